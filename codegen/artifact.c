@@ -342,10 +342,17 @@ static kva_external_desc *external_desc(writer *w, const kva_node *n) {
   return d;
 }
 
+static kva_all_reduce_desc *all_reduce_desc(writer *w, const kva_node *n) {
+  kva_all_reduce_desc *d = KVA_NEW(w->arena, kva_all_reduce_desc);
+  d->parts = (int32_t)((const kva_all_reduce_attrs *)n->attrs)->parts;
+  return d;
+}
+
 /* An operator that is a call. */
 static void write_call(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   out->kind = KVA_STEP_CALL;
   out->call = call_named(s->node->op->name);
+  if (out->call == KVA_CALL_ALL_REDUCE) out->desc = all_reduce_desc(w, s->node);
   if (out->call == KVA_CALL_CHECK_INDICES) out->desc = check_indices_desc(w, s->node);
   if (out->call == KVA_CALL_EXTERNAL) out->desc = external_desc(w, s->node);
   KVA_ASSERT(out->desc || !*kva_step_fields(out));

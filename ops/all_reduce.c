@@ -1,13 +1,36 @@
-/* all_reduce: y = the sum of x over all processes. A run currently has one process, so y = x. It is a call of the
- * runtime (runtime/call_all_reduce.c), since kernels cannot access other processes. */
-#include "ops/elementwise.h"
+/* all_reduce(x, ...) -> (y, ...): each y is the sum of its x over the `parts` processes of a mesh. It is a call of the
+ * runtime (runtime/call_all_reduce.c), since kernels cannot access other processes; several operands travel together.
+ * passes/shard.c makes it. The reference has one process: it takes all to have the same x, so y = parts x. */
+#include "ops/check.h"
 
-KVA_ELEMENTWISE_INFER(all_reduce)
+KVA_OP_FUNCTIONS(all_reduce)
 
-static double same_f(double x) {
-  return x;
+kva_status kva_all_reduce_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  int64_t parts = ((const kva_all_reduce_attrs *)n->attrs)->parts;
+  if (parts < 1 || parts > INT32_MAX)
+    return kva_error(m->diag, &n->loc, "kv.all_reduce: expected parts of at least 1, found %lld", (long long)parts);
+  if (n->n_results != n->n_operands)
+    return kva_error(m->diag, &n->loc, "kv.all_reduce: expected a result for each of %u operands, found %u",
+                     n->n_operands, n->n_results);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    if (!kva_operand(n, i)) return kva_operand_error(m, n, i, "is missing");
+    KVA_TRY(kva_check_class(m, n, i));
+    KVA_TRY(kva_check_same_dtype(m, n, i, 0));
+    out_types[i] = kva_operand_type(n, i);
+  }
+  return KVA_OK;
 }
-static int64_t same_i(int64_t x) {
-  return x;
+
+kva_status kva_all_reduce_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                              kva_ref_tensor *const *out) {
+  (void)r;
+  int64_t parts = ((const kva_all_reduce_attrs *)n->attrs)->parts;
+  for (uint32_t k = 0; k < n->n_operands; k++)
+    for (int64_t i = 0; i < in[k]->n; i++) {
+      if (in[k]->f)
+        out[k]->f[i] = (double)parts * in[k]->f[i];
+      else
+        out[k]->i[i] = (int64_t)((uint64_t)parts * (uint64_t)in[k]->i[i]);
+    }
+  return KVA_OK;
 }
-KVA_UNARY_REF(all_reduce, same_f, same_i)

@@ -26,6 +26,11 @@ typedef struct kva_gradients {
   kva_value **of;  /* out, by state id: gradients of the trained states that the loss depends on; the others stay */
 } kva_gradients;
 
+/* The processes of a run: each takes one of `data` equal parts of a batch. 0 and 1: there is one. */
+typedef struct kva_mesh {
+  int64_t data;
+} kva_mesh;
+
 typedef struct kva_pass_options {
   kva_pass_control *control; /* how passes run; NULL: the default. Borrowed, like all that follows */
   kva_train_programs train;
@@ -39,7 +44,9 @@ typedef struct kva_pass_options {
   const kva_loss_options *loss;   /* loss */
   bool step;                      /* incremental: also functions "step" and "prefill" */
   int64_t sequences;              /* incremental, with `step`: a step of so many sequences, too; 0: of one alone */
-  const kva_gradients *gradients; /* autodiff: NULL: output 0 of function 0, whose gradients become outputs */
+  const kva_gradients *gradients; /* autodiff: NULL: output 0 of function 0, whose gradients become outputs; shard: what
+                                     pass train gives it */
+  kva_mesh mesh;                  /* train, shard */
 } kva_pass_options;
 
 /* The pipelines. kva_fine_tune does what options->tune and options->loss say. After kva_optimize a module is clean and

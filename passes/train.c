@@ -11,6 +11,8 @@
  * For steps of several micro-batches it becomes "grad_step" and "apply_step" instead. grad_step has one more input, the
  * scalar `first`: it sets the states "<parameter>.grad" to the gradients where first is 1, else adds them. apply_step
  * has the inputs `scale` and `lr`: clipping and updates by scale * <parameter>.grad; its output is grad_norm, if any.
+ * With options->mesh the gradients are those of all processes (passes/shard.c): of train_step the mean over them, of
+ * apply_step the sum, so that `scale` is 1 / (processes * micro-batches).
  */
 #include "ops/optimizer.h"
 #include "passes/passes_internal.h"
@@ -232,6 +234,16 @@ static kva_status run_autodiff(kva_module *m, kva_function *f, kva_value *loss, 
   return kva_run_pass(m, KVA_PASS_autodiff, &o, &changed);
 }
 
+/* By way of the harness, too: gradients, loss and metrics become those of all processes of the mesh. grads NULL: the
+ * function has none. */
+static kva_status run_shard(kva_module *m, kva_function *f, const kva_pass_options *options, kva_value **grads) {
+  kva_pass_options o = *options;
+  bool changed = false;
+  if (options->mesh.data <= 1) return KVA_OK;
+  o.gradients = &(kva_gradients){.function = f, .of = grads};
+  return kva_run_pass(m, KVA_PASS_shard, &o, &changed);
+}
+
 static kva_status differentiate(kva_module *m, kva_function *f, const kva_pass_options *options, kva_value **grads) {
   double scale = loss_scale(options);
   kva_builder b = kva_builder_before(m, f->graph->last);
@@ -262,6 +274,11 @@ static kva_status make_whole_step(kva_module *m, const kva_function *loss, const
   (void)counter_state(&b, "train.step");
   if (b.failed) return KVA_INVALID;
   KVA_TRY(make_gradients(m, loss, "train_step", "lr", "train.step", options, &f, &lr, grads));
+  KVA_TRY(run_shard(m, f, options, grads));
+  b = kva_builder_before(m, f->graph->last);
+  for (uint32_t i = 0; i < n && options->mesh.data > 1; i++)
+    if (grads[i]) grads[i] = kva_mul(&b, grads[i], kva_scalar_like(&b, grads[i], 1 / (double)options->mesh.data));
+  if (b.failed) return KVA_INVALID;
   return add_updates(m, f, n, grads, lr, options);
 }
 
@@ -270,6 +287,7 @@ static kva_status make_gradient_step(kva_module *m, const kva_function *loss, co
   kva_function *f;
   kva_value *first, **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 3);
   KVA_TRY(make_gradients(m, loss, "grad_step", "first", "train.pass", options, &f, &first, grads));
+  KVA_TRY(run_shard(m, f, options, NULL));
   kva_builder b = kva_builder_before(m, f->graph->last);
   kva_value *is_first = kva_build2(&b, KVA_OP_less_equal, kva_const_scalar(&b, KVA_F32, 0.5), first);
   for (uint32_t i = 0; i < n && !b.failed; i++) {
@@ -286,16 +304,24 @@ static kva_status make_apply_step(kva_module *m, uint32_t n, const kva_pass_opti
   kva_value *scale = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "scale");
   kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
   kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 1);
+  const kva_node *ret = m->functions.data[0]->graph->last;
   kva_builder b = {.m = m, .graph = f->graph};
+  b.before = kva_node_create(f->graph, NULL, ret->op, 0, NULL, 0, NULL, m->train->loc);
   for (uint32_t i = 0; i < n; i++) {
     kva_state *sum = kva_module_find_state(m, kva_arena_printf(m->arena, "%s.grad", m->states.data[i]->name));
     if (!sum || sum->kind != KVA_STATE_CACHE || sum->of != m->states.data[i]) continue;
-    kva_value *g = read_state(&b, sum);
-    grads[i] = kva_mul(&b, g, kva_cast(&b, scale, g->type->dtype));
+    grads[i] = read_state(&b, sum);
   }
-  const kva_node *ret = m->functions.data[0]->graph->last;
-  kva_node_create(f->graph, NULL, ret->op, 0, NULL, 0, NULL, m->train->loc);
+  if (b.failed) return KVA_INVALID;
+  KVA_TRY(run_shard(m, f, options, grads));
+  for (uint32_t i = 0; i < n; i++)
+    if (grads[i]) grads[i] = kva_mul(&b, grads[i], kva_cast(&b, scale, grads[i]->type->dtype));
   return b.failed ? KVA_INVALID : add_updates(m, f, n, grads, lr, options);
+}
+
+/* Processes of a mesh draw different random numbers, by the number of the micro-batch: a step in one call has none. */
+static bool draws_per_process(const kva_function *loss, const kva_pass_options *options) {
+  return options->mesh.data > 1 && has_dropout(loss->graph);
 }
 
 /* The loss comes first, then metrics. */
@@ -311,8 +337,9 @@ kva_status kva_add_training(kva_module *m, const kva_pass_options *options, bool
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
   uint32_t n = m->train->first_state = m->states.len;
   set_roles(m, loss);
-  if (options->train != KVA_TRAIN_MICRO_BATCHES) KVA_TRY(make_whole_step(m, loss, options));
-  if (options->train != KVA_TRAIN_WHOLE) {
+  bool whole = options->train != KVA_TRAIN_MICRO_BATCHES && !draws_per_process(loss, options);
+  if (whole) KVA_TRY(make_whole_step(m, loss, options));
+  if (!whole || options->train != KVA_TRAIN_WHOLE) {
     KVA_TRY(make_gradient_step(m, loss, options));
     KVA_TRY(make_apply_step(m, n, options));
   }

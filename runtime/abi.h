@@ -89,6 +89,11 @@ typedef struct kva_host_desc {
   const char *name;
 } kva_host_desc;
 
+/* KVA_CALL_ALL_REDUCE: tensors, then the sum of each over the processes of a run. */
+typedef struct kva_all_reduce_desc {
+  int32_t parts; /* processes that the program was compiled for; 1: the sums are copies */
+} kva_all_reduce_desc;
+
 /* KVA_CALL_CHECK_INDICES: arguments indices, limits, the indices again. limits: int64, low and high of each extent; the
  * last dimension of the indices numbers the extents if there are several. */
 typedef struct kva_check_indices_desc {
@@ -296,6 +301,7 @@ _Static_assert(sizeof(kva_step_desc) == 64, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_host_desc) == 8, "abi");
 _Static_assert(sizeof(kva_external_desc) == 24, "abi");
+_Static_assert(sizeof(kva_all_reduce_desc) == 4, "abi");
 _Static_assert(sizeof(kva_branch_desc) == 24, "abi");
 _Static_assert(sizeof(kva_loop_desc) == 24, "abi");
 _Static_assert(sizeof(kva_bind_desc) == 24, "abi");

@@ -4,6 +4,7 @@
  * gradient norm are known and no parameter has changed. A run that stops there loses nothing, and running the first
  * part again gives the same values. The exception: running statistics, which the forward pass updates, may have
  * changed. */
+#include "runtime/comm.h"
 #include "runtime/session.h"
 
 #include <math.h>
@@ -132,6 +133,13 @@ static void look_at_step(search *q, int32_t index) {
   }
 }
 
+/* Whether the search is over. It ends together in all processes: they wait for each other in what they exchange. */
+static bool is_over(const search *q, kva_session *s, const kva_step_desc *next) {
+  if (!kva_step_is_collective(next)) return q->told_nan && !s->options.comm;
+  double found = q->told_nan;
+  return kva_comm_all_reduce(s->options.comm, KVA_F64, 1, &found, &found) != KVA_OK || found > 0;
+}
+
 /* Caches hold gradients of earlier micro-batches, which this run overwrites. */
 static bool is_cache(const kva_session *s, const kva_buffer_desc *b) {
   return b->kind == KVA_BUFFER_STATE && s->artifact->states[b->state].role == KVA_ROLE_CACHE;
@@ -157,8 +165,9 @@ void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out
   int32_t n = all ? sp->desc->n_steps : sp->commit;
   if (!s->device->class->host_memory || (!all && n == sp->desc->n_steps) || kva_session_rewind(s, sp)) return;
   look_at_sources(&q, s);
-  for (int32_t i = 0; i < n && !q.told_nan; i++) {
+  for (int32_t i = 0; i < n && !is_over(&q, s, &sp->desc->steps[i]); i++) {
     if (kva_session_step(s, sp, i)) return;
     look_at_step(&q, i);
   }
+  kva_comm_share(s->options.comm, out);
 }

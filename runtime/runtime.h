@@ -41,9 +41,13 @@ typedef struct kva_session_options {
   int64_t arena_bytes;
   int n_functions;
   const kva_host_function *functions;
+  struct kva_comm *comm; /* borrowed: the processes of the run (comm.h), as many as the artefact was compiled for; NULL:
+                            this one alone */
 } kva_session_options;
 /* Programs that callers may run: the first ones. Those that only steps run come after them. */
 int32_t kva_artifact_programs(const kva_artifact *a);
+/* Processes that an artefact was compiled for: its sums over them need as many. */
+int32_t kva_artifact_processes(const kva_artifact *a);
 /* The GPU architecture of an artefact's code ("sm_80"); NULL: functions of the CPU. */
 const char *kva_artifact_arch(const kva_artifact *a);
 /* Whether sessions can run on the device: KVA_INVALID if unknown, KVA_MISSING if "cuda" is unavailable. *out_arch is
@@ -200,7 +204,7 @@ typedef struct kva_train_event {
 
 typedef struct kva_train_options {
   int64_t steps;
-  int64_t batch;       /* rows of an optimiser step */
+  int64_t batch;       /* rows of an optimiser step, of all processes together; each takes an equal part */
   int64_t micro_batch; /* rows of a micro-batch, a divisor of batch; 0: what the program was compiled for, else batch. A
                           step's gradient is the mean of its micro-batches' gradients, added in order of rows: its bits
                           depend on micro_batch, and on batch only through the number of micro-batches */
@@ -245,6 +249,12 @@ uint64_t kva_trainer_seed(const kva_trainer *t);
  * model with the same tensors. After loading, training continues bit for bit. */
 KVA_MUST_USE kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_diag *diag);
 KVA_MUST_USE kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag);
+
+/* For sessions with several processes, of which all call: share gives all the states and the position of rank 0, after
+ * it alone loaded a checkpoint; compare fails where a state is not the same in all, and names it. In one process both
+ * do nothing. */
+KVA_MUST_USE kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag);
+KVA_MUST_USE kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag);
 
 /* Runs all remaining steps. */
 KVA_MUST_USE kva_status kva_trainer_run(kva_trainer *t, kva_diag *diag);

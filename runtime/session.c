@@ -1,5 +1,6 @@
 /* Sessions: creation, states, queries about programs. execute.c runs programs. */
 #include "runtime/calls.h"
+#include "runtime/comm.h"
 #include "runtime/session.h"
 
 int64_t kva_tensor_bytes(const kva_tensor *t) {
@@ -171,12 +172,20 @@ static kva_status attach_weights(kva_session *s, kva_diag *diag) {
   return KVA_OK;
 }
 
+static kva_status check_processes(const kva_artifact *a, const kva_comm *c, kva_diag *diag) {
+  int expected = kva_artifact_processes(a), found = kva_comm_size(c);
+  if (expected == found || expected == 1) return KVA_OK;
+  return kva_error(diag, NULL, "'%s' was compiled for a mesh of %d processes, and the run has %d",
+                   a->model ? a->model : "the model", expected, found);
+}
+
 kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options, kva_diag *diag,
                               kva_session **out_session) {
   if (!out_session) return kva_error(diag, NULL, "kva_session_create: out_session must not be null");
   *out_session = NULL;
   if (!artifact) return kva_error(diag, NULL, "kva_session_create: the artefact must not be null");
   KVA_TRY(kva_artifact_check(artifact, diag));
+  KVA_TRY(check_processes(artifact, options ? options->comm : NULL, diag));
   const kva_allocator *allocator = options ? options->allocator : NULL;
   kva_session *s = kva_allocate(allocator, sizeof *s, _Alignof(max_align_t));
   if (!s) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a session");

@@ -138,8 +138,14 @@ int32_t kva_commit_step(const kva_program *p);
 /* Whether the watched outputs of the current run are finite. */
 bool kva_outputs_finite(const kva_program_state *sp);
 /* After a run that stopped at a watched output: repeats its steps, `all` or those before `commit`, checks all buffers
- * that they write, and reports the origin of the first value that is not finite. Host memory only. */
+ * that they write, and reports the origin of the first value that is not finite. Host memory only. In several processes
+ * all call it, and get the same report. */
 void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out);
+
+/* ---- call_all_reduce.c ------------------------------------------------------------------------------------------- */
+
+/* Whether a step exchanges data with the other processes of the run, which must all come to it. */
+bool kva_step_is_collective(const kva_step_desc *s);
 
 /* ---- transfer.c: devices with their own memory ------------------------------------------------------------------- */
 

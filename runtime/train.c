@@ -8,6 +8,7 @@
 #include "runtime/train.h"
 
 #include "runtime/base/platform.h"
+#include "runtime/comm.h"
 #include "runtime/session.h"
 
 #include <float.h>
@@ -21,14 +22,16 @@ static kva_status choose_micro_batches(kva_trainer *t, kva_diag *diag) {
   int program = kva_session_program(t->s, "train_step");
   if (program < 0) program = kva_session_program(t->s, "grad_step");
   int64_t pinned = program < 0 ? 0 : kva_train_pinned_rows(kva_session_program_desc(t->s, program));
-  if (!o->micro_batch) o->micro_batch = pinned ? pinned : o->batch;
+  int64_t rows;
+  KVA_TRY(kva_train_part(o->batch, kva_comm_size(kva_train_comm(t)), diag, &rows));
+  if (!o->micro_batch) o->micro_batch = pinned ? pinned : rows;
   if (pinned && o->micro_batch != pinned)
     return kva_error(diag, NULL, "the model was compiled for micro-batches of %lld rows, found a micro-batch of %lld",
                      (long long)pinned, (long long)o->micro_batch);
-  if (o->micro_batch < 1 || o->batch % o->micro_batch)
-    return kva_error(diag, NULL, "a batch of %lld rows cannot be cut into micro-batches of %lld%s", (long long)o->batch,
+  if (o->micro_batch < 1 || rows % o->micro_batch)
+    return kva_error(diag, NULL, "a batch of %lld rows cannot be cut into micro-batches of %lld%s", (long long)rows,
                      (long long)o->micro_batch, pinned ? ", which the model was compiled for" : "");
-  t->micro_batches = o->batch / o->micro_batch;
+  t->micro_batches = rows / o->micro_batch;
   t->accumulates = t->micro_batches > 1 || kva_session_program(t->s, "train_step") < 0;
   if (kva_session_program(t->s, "grad_step") < 0) t->accumulates = t->micro_batches > 1;
   return KVA_OK;
@@ -184,14 +187,22 @@ static kva_status run_guarded(kva_trainer *t, kva_train_call *c, int64_t k, doub
   return c == &t->apply || isfinite(c->values[c->loss]) ? KVA_OK : not_finite(t, c, c->values[c->loss], lr, diag);
 }
 
-static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
-  for (int64_t k = 0; k < t->micro_batches; k++) {
+static kva_status add_gradients(kva_trainer *t, double lr, kva_diag *diag) {
+  int64_t first = kva_train_begin_passes(t);
+  kva_status status = KVA_OK;
+  for (int64_t k = 0; status == KVA_OK && k < t->micro_batches; k++) {
     kva_train_call_set(&t->step, 0, k == 0);
-    KVA_TRY(run_guarded(t, &t->step, k, lr, diag));
+    status = run_guarded(t, &t->step, k, lr, diag);
   }
+  kva_train_end_passes(t, first, status == KVA_OK);
+  return status;
+}
+
+static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
+  KVA_TRY(add_gradients(t, lr, diag));
   for (int32_t i = 0; i < t->step.p->n_outputs; i++) t->step.values[i] /= (double)t->micro_batches;
   kva_train_call_clear(&t->apply);
-  kva_train_call_set(&t->apply, 0, 1 / (double)t->micro_batches);
+  kva_train_call_set(&t->apply, 0, 1 / (double)(t->micro_batches * kva_comm_size(kva_train_comm(t))));
   kva_train_call_set(&t->apply, 1, lr);
   return run_guarded(t, &t->apply, 0, lr, diag);
 }
@@ -217,16 +228,18 @@ static kva_status need_evaluation(kva_trainer *t, kva_diag *diag) {
   return kva_train_call_create(t, "eval", 0, t->options.micro_batch, 1, diag, &t->eval);
 }
 
-/* Evaluations always use the same batches, so that they compare. */
+/* Evaluations always use the same batches, so that they compare. Each process takes every n-th of them. */
 kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event) {
   int64_t n = t->options.eval_batches;
   if (n < 1) return kva_error(diag, NULL, "an evaluation needs at least one batch, found %lld", (long long)n);
   KVA_TRY(need_evaluation(t, diag));
   kva_train_call_clear(&t->eval);
-  for (int64_t i = 0; i < n; i++) {
+  int64_t rank = kva_comm_rank(kva_train_comm(t)), size = kva_comm_size(kva_train_comm(t));
+  for (int64_t i = rank; i < n; i += size) {
     KVA_TRY(fill(t, &t->eval, i, true, diag));
     KVA_TRY(kva_train_call_run(t, &t->eval, 0, false, diag));
   }
+  KVA_TRY(kva_train_sum(t, t->eval.p->n_outputs, t->eval.values, diag));
   for (int32_t i = 0; i < t->eval.p->n_outputs; i++) t->eval.values[i] /= (double)n;
   make_event(t, t->eval.p->n_outputs, t->eval.names, t->eval.values, true, out_event);
   return KVA_OK;

@@ -43,4 +43,17 @@ int64_t kva_train_pinned_rows(const kva_program *p);
 KVA_MUST_USE kva_status kva_train_call_run(const kva_trainer *t, kva_train_call *c, int64_t k, bool guarded,
                                            kva_diag *diag);
 
+/* ---- train_processes.c ------------------------------------------------------------------------------------------- */
+
+/* The processes of the run; NULL: one. */
+struct kva_comm *kva_train_comm(const kva_trainer *t);
+/* Rows of a batch for each of the processes, which must be equal. */
+KVA_MUST_USE kva_status kva_train_part(int64_t batch, int64_t processes, kva_diag *diag, int64_t *out_rows);
+/* Around the micro-batches of a step, whose numbers depend on the rank. begin returns what end needs. done: they ran.
+ */
+int64_t kva_train_begin_passes(const kva_trainer *t);
+void kva_train_end_passes(const kva_trainer *t, int64_t first, bool done);
+/* values become their sums over the processes. */
+KVA_MUST_USE kva_status kva_train_sum(const kva_trainer *t, int32_t n, double *values, kva_diag *diag);
+
 #endif

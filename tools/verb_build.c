@@ -34,7 +34,8 @@ const kva_verb kva_verb_build = {
 
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
-  const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime, *tokenizer;
+  const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime, *tokenizer, *mesh_text;
+  kva_mesh mesh; /* value of --mesh */
   bool object, is_static, shared, exe, train, generate, cubin;
   int64_t seed, memory;
   kva_pass_choice passes;
@@ -92,6 +93,7 @@ static int check(const build_options *o, int n_models) {
   for (uint32_t i = 0; i < o->emits.n; i++)
     if (!is_emit(o->emits.v[i]))
       return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
+  if (!o->train && o->mesh_text) return usage("--mesh is for builds with --train", NULL);
   if (!o->train && tunes(&o->tune)) return usage("--freeze, --lora and --loss are for builds with --train", NULL);
   if (o->generate && (!o->exe || o->train))
     return usage("--generate is for executables that write texts: --exe, without --train", NULL);
@@ -138,10 +140,10 @@ static const char *prefix_of(const char *path, kva_arena *arena) {
 
 /* Pins a trainer to the batch and length of its train block, like kvasir train: constants give better schedules. Other
  * batches run as several micro-batches. Returns whether there are new pins. */
-static bool pin_trainer(const kva_module *m, kva_strings *pins, kva_arena *arena) {
+static bool pin_trainer(const kva_module *m, const kva_mesh *mesh, kva_strings *pins, kva_arena *arena) {
   uint32_t before = pins->n;
   const double *length = m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;
-  kva_cli_pin(m, "B", m->train->batch, pins, arena);
+  kva_cli_pin(m, "B", m->train->batch / mesh->data, pins, arena);
   kva_cli_pin(m, "T", length ? (int64_t)*length : 0, pins, arena);
   return pins->n > before;
 }
@@ -215,8 +217,10 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
   kva_module *m = NULL;
   kva_pass_control untouched = o->passes.control;
   kva_status status = kva_precision_named(o->precision, diag, &b.compute);
+  if (status == KVA_OK) status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
+  b.mesh = o->mesh;
   int code = status == KVA_OK ? load(path, o, &o->pins, diag, &m) : kva_cli_fail(status, diag);
-  if (code < 0 && o->train && o->exe && pin_trainer(m, &o->pins, arena)) {
+  if (code < 0 && o->train && o->exe && pin_trainer(m, &o->mesh, &o->pins, arena)) {
     kva_module_destroy(m);
     m = NULL;
     o->passes.control = untouched;
@@ -267,6 +271,7 @@ static int run(int argc, char **argv) {
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision,
        "products in it, parameters and sums in f32 (f32)"},
       KVA_MEMORY_OPTION(&o.memory),
+      KVA_MESH_OPTION(&o.mesh_text),
       KVA_TUNE_OPTIONS(&o.tune),
       KVA_PASS_OPTIONS(&o.passes),
       {"--weight-decay", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.tune.weight_decay,

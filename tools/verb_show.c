@@ -25,7 +25,8 @@ const kva_verb kva_verb_show = {
     run};
 
 typedef struct show_options {
-  const char *stage, *format, *cpu, *arch;
+  const char *stage, *format, *cpu, *arch, *mesh_text;
+  kva_mesh mesh; /* value of --mesh */
   bool train;
   const char *precision;
   kva_dtype compute; /* value of --precision */
@@ -79,9 +80,10 @@ static kva_status show_planned(kva_module *m, kva_arena *arena, show_options *o,
 
 static kva_status show_code(kva_module *m, show_options *o, const char *kind, kva_diag *diag) {
   kva_compiled *c;
-  kva_compile_options options = {.train = o->train,
-                                 .target = {.cpu = o->cpu, .opt_level = 2},
-                                 .passes = {.control = &o->passes.control, .compute = o->compute, .memory = o->memory}};
+  kva_compile_options options = {
+      .train = o->train,
+      .target = {.cpu = o->cpu, .opt_level = 2},
+      .passes = {.control = &o->passes.control, .compute = o->compute, .memory = o->memory, .mesh = o->mesh}};
   KVA_TRY(kva_compile(m, &options, diag, &c));
   kva_status status = print_code(c->cg, kind);
   kva_compiled_destroy(c);
@@ -108,7 +110,8 @@ static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
     *m = NULL; /* kva_compile owns it now */
     return show_code(given, o, o->stage, diag);
   }
-  kva_pass_options passes = {.control = &o->passes.control, .compute = o->compute, .memory = o->memory};
+  kva_pass_options passes = {
+      .control = &o->passes.control, .compute = o->compute, .memory = o->memory, .mesh = o->mesh};
   kva_target target;
   if (o->arch) {
     KVA_TRY(kva_codegen_describe(&(kva_target_options){.arch = o->arch}, diag, &target));
@@ -135,6 +138,7 @@ static int run(int argc, char **argv) {
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products from stage fused on (f32)"},
       KVA_MEMORY_OPTION(&o.memory),
+      KVA_MESH_OPTION(&o.mesh_text),
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
@@ -157,6 +161,7 @@ static int run(int argc, char **argv) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
   kva_status status = kva_precision_named(o.precision, diag, &o.compute);
+  if (status == KVA_OK) status = kva_mesh_named(o.mesh_text, diag, &o.mesh);
   code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
     status = show(&m, &o, diag);

@@ -1,6 +1,7 @@
 /* kvasir train: compiles a model with its train block and trains one or several variants of it. */
 #include "tools/tune.h"
 #include "runtime/data.h"
+#include "runtime/exe/processes.h"
 #include "runtime/exe/train.h"
 #include "tools/board/board.h"
 #include "tools/driver/summary.h"
@@ -26,7 +27,8 @@ const kva_verb kva_verb_train = {
 
 typedef struct train_options {
   const char *board; /* folder of event files */
-  const char *model, *precision;
+  const char *model, *precision, *mesh_text;
+  kva_mesh mesh; /* value of --mesh */
   kva_strings defines, pins, variants;
   kva_train_settings settings;
   bool check_indices, dry_run;
@@ -118,12 +120,13 @@ static kva_train_defaults defaults_of(const kva_module *m, const kva_strings *pi
 }
 
 /* Rows of a micro-batch and length of sequences are known before compiling: constants give better schedules. Returns
- * the rows of a micro-batch. */
-static int64_t pin_shapes(const train_options *o, const kva_module *m, kva_strings *pins, kva_arena *arena) {
+ * the rows of a micro-batch; each: those of a process in a step. */
+static int64_t pin_shapes(const train_options *o, const kva_module *m, int64_t each, kva_strings *pins,
+                          kva_arena *arena) {
   kva_train_defaults d = defaults_of(m, pins, arena);
   const char *data = kva_train_data(&o->settings, &d);
   int64_t length = data ? kva_data_length(data) : 0, rows = kva_train_pass_rows(&o->settings, &d);
-  if (!rows) rows = kva_cli_pin_of(pins, "B") ? kva_cli_pin_of(pins, "B") : kva_train_rows(&o->settings, &d);
+  if (!rows) rows = kva_cli_pin_of(pins, "B") ? kva_cli_pin_of(pins, "B") : each;
   kva_cli_pin(m, "B", rows, pins, arena);
   kva_cli_pin(m, "T", length ? length : d.length, pins, arena);
   return rows;
@@ -164,7 +167,8 @@ static kva_status train_compiled(kvasir_program *program, const train_options *o
   kva_train_defaults d = defaults_of(c->module, pins, arena);
   kva_session_options options = {.threads = (int)settings->threads,
                                  .seed = settings->seed > 0 ? (uint64_t)settings->seed : 0,
-                                 .profile = settings->profile || settings->report};
+                                 .profile = settings->profile || settings->report,
+                                 .comm = settings->comm};
   kvasir_session *session;
   kva_cli_warn(diag);
   KVA_TRY(kva_program_session(program, &options, diag, &session));
@@ -277,7 +281,9 @@ static kva_strings defines_of(const train_options *o, const variant *v) {
 static kva_status prepare(const train_options *o, const kva_module *m, kva_strings *pins, kva_compile_options *options,
                           kva_arena *arena, kva_diag *diag) {
   kva_train_defaults d = defaults_of(m, pins, arena);
-  if (kva_train_rows(&o->settings, &d) > pin_shapes(o, m, pins, arena)) options->passes.train = KVA_TRAIN_MICRO_BATCHES;
+  int64_t each;
+  KVA_TRY(kva_train_rows_each(&o->settings, &d, diag, &each));
+  if (each > pin_shapes(o, m, each, pins, arena)) options->passes.train = KVA_TRAIN_MICRO_BATCHES;
   d = defaults_of(m, pins, arena);
   return check_inputs(o, m, &d, arena, diag);
 }
@@ -288,11 +294,13 @@ static int compile_variant(const train_options *o, const variant *v, kva_arena *
   kva_strings defines = defines_of(o, v), pins = o->pins;
   kva_module *m = NULL;
   kva_pass_choice passes = o->passes;
-  kva_compile_options options = {
-      .train = true,
-      .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
-      .passes = {
-          .control = &passes.control, .adjustable = true, .check_indices = o->check_indices, .memory = o->memory}};
+  kva_compile_options options = {.train = true,
+                                 .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
+                                 .passes = {.control = &passes.control,
+                                            .adjustable = true,
+                                            .check_indices = o->check_indices,
+                                            .memory = o->memory,
+                                            .mesh = o->mesh}};
   kva_status status = kva_cli_device(&o->device, diag, &options);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, NULL, diag, &m) : kva_cli_fail(status, diag);
@@ -319,12 +327,36 @@ static int compile_variant(const train_options *o, const variant *v, kva_arena *
   return code;
 }
 
-static int train_variant(const train_options *o, variant *v, const char *metrics, kva_arena *arena) {
+/* Rank 0 compiles first: what is wrong with the model is said once, and the others find the code on disk. */
+static int compile_in_order(const train_options *o, const variant *v, kva_arena *arena, kva_diag *diag,
+                            kvasir_program **out_program) {
+  kva_comm *c = o->settings.comm;
+  int32_t code = kva_comm_rank(c) ? 0 : compile_variant(o, v, arena, diag, out_program);
+  if (!c) return code;
+  kva_status status = kva_comm_broadcast(c, 0, sizeof code, &code);
+  if (status != KVA_OK) return kva_cli_fail(kva_fail(diag, status, NULL, "%s", kva_comm_error(c)), diag);
+  kva_comm_note_agreed(c, code >= 0);
+  return code >= 0 || !kva_comm_rank(c) ? code : compile_variant(o, v, arena, diag, out_program);
+}
+
+/* A sum over the graphs of a compiled model. */
+static uint64_t model_sum(const kva_module *m) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    uint64_t graph = kva_graph_hash(m->functions.data[i]->graph);
+    sum = kva_hash(sum, &graph, sizeof graph);
+  }
+  return sum;
+}
+
+static int train_variant(train_options *o, variant *v, const char *metrics, kva_arena *arena) {
   kva_diag *diag = kva_diag_create();
   kvasir_program *program = NULL;
-  int code = compile_variant(o, v, arena, diag, &program);
+  int code = compile_in_order(o, v, arena, diag, &program);
   if (code < 0) {
+    o->settings.model = model_sum(program->compiled->module);
     kva_status status = train_compiled(program, o, &o->pins, metrics, v, arena, diag);
+    if (status != KVA_OK) kva_processes_quieten(o->settings.comm);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kvasir_program_destroy(program);
@@ -408,7 +440,7 @@ static int train_all(train_options *o) {
     code = kva_train_stopped() ? EXIT_INTERRUPTED
                                : train_on_board(&own, board, &v[i], metrics_path(o, i, n, arena), arena);
   }
-  if (o->settings.report && v[0].result.history) {
+  if (o->settings.report && v[0].result.history && !kva_comm_rank(o->settings.comm)) {
     uint32_t done = 0;
     while (done < n && v[done].result.history) done++;
     kva_status status = write_report(o, v, done, arena, diag);
@@ -437,6 +469,19 @@ static int check_report(const char *path) {
   return code;
 }
 
+/* The processes of the mesh. */
+static int join(train_options *o) {
+  kva_diag *diag = kva_diag_create();
+  kva_status status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
+  if (status == KVA_OK) status = kva_processes_join(o->mesh.data, o->settings.rank_logs, diag, &o->settings.comm);
+  if (status != KVA_OK) kva_processes_quieten(o->settings.comm);
+  int code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
+  if (status == KVA_OK) kva_cli_warn(diag);
+  if (code >= 0) kva_comm_destroy(o->settings.comm, code);
+  kva_diag_destroy(diag);
+  return code;
+}
+
 static int run(int argc, char **argv) {
   train_options o = {.check_indices = KVA_CLI_CHECK_INDICES, .settings = KVA_TRAIN_SETTINGS, .tune = KVA_TUNE_DEFAULTS};
   const kva_option options[] = {
@@ -457,6 +502,7 @@ static int run(int argc, char **argv) {
        "print the configuration and the plan of a step, and train nothing; --json: as one object"},
       KVA_CHECK_INDICES_OPTION(&o.check_indices),
       KVA_MEMORY_OPTION(&o.memory),
+      KVA_MESH_OPTION(&o.mesh_text),
       KVA_PASS_OPTIONS(&o.passes),
       KVA_DEVICE_OPTIONS(&o.device),
   };
@@ -470,6 +516,10 @@ static int run(int argc, char **argv) {
     return usage_error("--resume=PATH is for a single run; --resume continues each variant from its own checkpoints");
   if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;
   if ((code = check_report(o.settings.report)) >= 0) return code;
+  if ((code = join(&o)) >= 0) return code;
+  if (kva_train_misused(&o.settings)) code = usage_error(kva_train_misused(&o.settings));
   kva_train_catch_signals();
-  return train_all(&o);
+  if (code < 0) code = train_all(&o);
+  kva_comm_destroy(o.settings.comm, code);
+  return code;
 }

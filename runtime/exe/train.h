@@ -27,6 +27,9 @@ typedef struct kva_train_settings {
   kva_strings sources; /* kva_train_take_sources makes `data` of them */
   double time_limit;   /* seconds */
   kva_part shard;
+  struct kva_comm *comm; /* the processes of the run; NULL: one */
+  uint64_t model;        /* a sum over the model, where the program does not contain it */
+  const char *rank_logs;
   int64_t steps, batch, accumulate, micro_batch, seed, threads, eval_every, eval_batches, checkpoint_every, keep;
   int64_t warmup;
   double lr, final_lr, weight_decay, clip;
@@ -70,6 +73,9 @@ typedef struct kva_train_settings {
        "safetensors:FILE; "                                                                                             \
        "several, each with weight=X, are mixed"},                                                                       \
       {"--shard", NULL, "R/W", KVA_OPTION_PART, &(o)->shard, "only part R (from 0) of W of every batch"},               \
+      {"--rank-logs",   NULL,                                                                                           \
+       "DIR",           KVA_OPTION_STRING,                                                                              \
+       &(o)->rank_logs, "where processes of a mesh other than the first write what they print (nowhere)"},              \
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},       \
       {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},                \
       {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},            \
@@ -91,6 +97,9 @@ typedef struct kva_train_settings {
     "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                       \
   }
 
+/* Rows of a step that each of the processes takes; an error where they do not divide. */
+KVA_MUST_USE kva_status kva_train_rows_each(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
+                                            int64_t *out_rows);
 /* Rows of a step, and of a micro-batch (0: as the program was compiled, else all rows). */
 int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d);
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d);

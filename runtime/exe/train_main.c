@@ -1,6 +1,7 @@
 /* The training executable: trains the model it was compiled from; the train block's settings are the defaults. */
 #include "runtime/base/platform.h"
 #include "runtime/exe/exe.h"
+#include "runtime/exe/processes.h"
 #include "runtime/exe/streams.h"
 #include "runtime/exe/train.h"
 #include "runtime/train.h"
@@ -109,7 +110,8 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
   kva_session_options options = {.threads = (int)o->threads,
                                  .seed = o->seed > 0 ? (uint64_t)o->seed : 0,
                                  .profile = o->profile || o->report,
-                                 .device = device};
+                                 .device = device,
+                                 .comm = o->comm};
   kva_train_result result = {.name = "train"};
   if (o->report) KVA_TRY(kva_file_check_writable(o->report, diag));
   KVA_TRY(kva_session_create(a, &options, diag, &s));
@@ -117,7 +119,7 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
   kva_diag_clear(diag);
   kva_train_catch_signals();
   kva_status status = kva_train_session(s, o, d, o->json ? "/dev/stdout" : o->metrics, arena, diag, &result);
-  if (o->report && result.history) {
+  if (o->report && result.history && !kva_comm_rank(o->comm)) {
     kva_status written = write_report(a, o, &result, arena, diag);
     if (status == KVA_OK) status = written;
   }
@@ -150,8 +152,11 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   }
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
-    kva_status status = train(artifact, &o, device, &d, arena, diag);
+    kva_status status = kva_processes_join(kva_artifact_processes(artifact), o.rank_logs, diag, &o.comm);
+    if (status == KVA_OK) status = train(artifact, &o, device, &d, arena, diag);
+    if (status != KVA_OK) kva_processes_quieten(o.comm);
     code = kva_exit_code(usage.program, status, diag);
+    kva_comm_destroy(o.comm, code);
     kva_diag_destroy(diag);
   }
   kva_text_free(&text);

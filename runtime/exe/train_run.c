@@ -8,6 +8,8 @@
  * is saved, too. */
 #include "runtime/exe/train.h"
 
+#include "runtime/exe/processes.h"
+
 #include "runtime/base/platform.h"
 #include "runtime/checkpoint.h"
 
@@ -53,7 +55,8 @@ typedef struct run {
   kva_train_event shown;  /* an evaluation with it */
   const char **names;     /* of it, owned */
   double *values;
-  int lock; /* of the folder of checkpoints; -1: none */
+  int lock;    /* of the folder of checkpoints; -1: none */
+  bool writes; /* files: it is rank 0 */
   bool terminal;
   double last_print, begin;
   kva_status status;
@@ -120,12 +123,14 @@ static bool on_event(void *user, const kva_train_event *event) {
   r->result->seconds = e->seconds;
   r->status = kva_history_add(r->result->history, e);
   if (r->status == KVA_OK && r->metrics) r->status = kva_metrics_add(r->metrics, e, r->diag);
-  if (r->status == KVA_OK && r->o->observe) r->status = r->o->observe(r->o->observer, e, r->resumed, r->diag);
+  if (r->status == KVA_OK && r->o->observe && r->writes)
+    r->status = r->o->observe(r->o->observer, e, r->resumed, r->diag);
   show(r, e);
   bool late = r->o->time_limit > 0 && kva_now() - r->begin >= r->o->time_limit;
   bool stops = stop_requested || late;
   if (r->status == KVA_OK && stops && e->step < e->steps) r->status = KVA_INTERRUPTED;
-  return r->status == KVA_OK && !stops;
+  r->status = kva_comm_agree(r->o->comm, r->status, r->diag);
+  return r->status == KVA_OK && !(stops && !r->o->comm);
 }
 
 /* Prints warnings at once; the caller prints errors. */
@@ -137,16 +142,23 @@ static void print_warnings(kva_diag *diag) {
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-static kva_status save(run *r, kva_diag *diag) {
-  int64_t step = kva_trainer_done(r->trainer);
-  if (!r->o->checkpoint || r->saved == step) return KVA_OK;
+static kva_status write_checkpoint(run *r, int64_t step, kva_diag *diag) {
   char *path = kva_checkpoint_path(r->o->checkpoint, step);
   if (!path) return KVA_NO_MEMORY;
   kva_status status = kva_trainer_save(r->trainer, path, diag);
   free(path);
   KVA_TRY(status);
-  r->saved = step;
   return r->o->keep > 0 ? kva_checkpoint_prune(r->o->checkpoint, r->o->keep, diag) : KVA_OK;
+}
+
+static kva_status save(run *r, kva_diag *diag) {
+  int64_t step = kva_trainer_done(r->trainer);
+  if (!r->o->checkpoint || r->saved == step) return KVA_OK;
+  KVA_TRY(kva_trainer_compare(r->trainer, diag));
+  kva_status status = r->writes ? write_checkpoint(r, step, diag) : KVA_OK;
+  KVA_TRY(kva_comm_agree(r->o->comm, status, diag));
+  r->saved = step;
+  return KVA_OK;
 }
 
 static char *best_path(const run *r) {
@@ -160,7 +172,8 @@ static void save_best(run *r) {
   kva_diag *own = kva_diag_create();
   char *path = best_path(r);
   r->improved = false;
-  if (!path || kva_trainer_save(r->trainer, path, own) != KVA_OK) {
+  kva_status status = !path ? KVA_NO_MEMORY : r->writes ? kva_trainer_save(r->trainer, path, own) : KVA_OK;
+  if (kva_comm_agree(r->o->comm, status, own) != KVA_OK && r->writes) {
     kva_diag_print(own, stderr);
     fprintf(stderr, "the best state, of step %lld, is not saved; the run goes on\n",
             (long long)kva_trainer_done(r->trainer));
@@ -169,22 +182,35 @@ static void save_best(run *r) {
   kva_diag_destroy(own);
 }
 
+/* Loads in rank 0, for all processes. */
+static kva_status load_for_all(run *r, const char *path, kva_diag *diag) {
+  kva_status status = r->writes ? kva_trainer_load(r->trainer, path, diag) : KVA_OK;
+  KVA_TRY(kva_comm_agree(r->o->comm, status, diag));
+  return kva_trainer_share(r->trainer, diag);
+}
+
+static void measure(run *r, const char *path) {
+  kva_train_event event;
+  kva_diag *own = kva_diag_create();
+  if (load_for_all(r, path, own) == KVA_OK && kva_trainer_evaluate(r->trainer, own, &event) == KVA_OK)
+    compare(r, &event);
+  else if (r->writes)
+    fprintf(stderr, "%s cannot be read; the next evaluation is the best one\n", path);
+  r->improved = false;
+  kva_diag_destroy(own);
+}
+
 /* The loss of the best state so far is measured again: evaluations are functions of the state. */
 static kva_status measure_best(run *r, kva_diag *diag) {
-  char *path = r->o->keep_best && r->loaded ? best_path(r) : NULL;
-  kva_train_event event;
-  kva_status status = KVA_OK;
-  if (path && !access(path, F_OK)) {
-    kva_diag *own = kva_diag_create();
-    if (kva_trainer_load(r->trainer, path, own) == KVA_OK && kva_trainer_evaluate(r->trainer, own, &event) == KVA_OK)
-      compare(r, &event);
-    else
-      fprintf(stderr, "%s cannot be read; the next evaluation is the best one\n", path);
-    r->improved = false;
-    kva_diag_clear(own);
-    status = kva_trainer_load(r->trainer, r->loaded, own);
-    if (status != KVA_OK) status = kva_fail(diag, status, NULL, "%s cannot be read a second time", r->loaded);
-    kva_diag_destroy(own);
+  char *path = r->o->keep_best ? best_path(r) : NULL;
+  int64_t measures = path && r->loaded && !access(path, F_OK);
+  kva_status status = r->o->comm ? kva_comm_broadcast(r->o->comm, 0, sizeof measures, &measures) : KVA_OK;
+  if (status == KVA_OK && measures) {
+    measure(r, path);
+    status = load_for_all(r, r->loaded, NULL);
+    if (status != KVA_OK)
+      status =
+          kva_fail(diag, status, NULL, "%s cannot be read a second time", r->loaded ? r->loaded : "the checkpoint");
   }
   free(path);
   return status;
@@ -197,7 +223,7 @@ static kva_status after_step(void *user, kva_trainer *t, bool last, kva_diag *di
   if (last) return save(r, diag);
   if (!due) return KVA_OK;
   kva_diag *own = kva_diag_create();
-  if (save(r, own) != KVA_OK) {
+  if (save(r, own) != KVA_OK && r->writes) {
     kva_diag_print(own, stderr);
     fprintf(stderr, "no checkpoint of step %lld; the run goes on\n", (long long)kva_trainer_done(t));
   }
@@ -352,14 +378,31 @@ static kva_status check_not_later(const run *r, kva_diag *diag) {
                    r->o->checkpoint, (long long)last, (long long)r->resumed);
 }
 
-static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
-  r->saved = -1;
+/* Rank 0's part of it. */
+static kva_status open_checkpoints(run *r, kva_diag *diag) {
   if (r->o->checkpoint) KVA_TRY(kva_checkpoint_prepare(r->o->checkpoint, diag));
   if (writes_checkpoints(r)) KVA_TRY(kva_checkpoint_lock(r->o->checkpoint, diag, &r->lock));
   if (r->o->resume) KVA_TRY(resume(r, diag));
-  KVA_TRY(measure_best(r, diag));
   if (r->o->resume) return r->o->checkpoint ? check_not_later(r, diag) : KVA_OK;
   return r->o->checkpoint ? check_unused(r->o->checkpoint, diag) : KVA_OK;
+}
+
+/* All processes go on from where rank 0 does. */
+static kva_status take_position(run *r, kva_diag *diag) {
+  int64_t position[] = {r->resumed, r->saved};
+  KVA_TRY(kva_trainer_share(r->trainer, diag));
+  if (r->o->comm) KVA_TRY(kva_comm_broadcast(r->o->comm, 0, sizeof position, position));
+  r->resumed = position[0];
+  r->saved = position[1];
+  return KVA_OK;
+}
+
+static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
+  r->saved = -1;
+  kva_status status = r->writes ? open_checkpoints(r, diag) : KVA_OK;
+  KVA_TRY(kva_comm_agree(r->o->comm, status, diag));
+  KVA_TRY(take_position(r, diag));
+  return measure_best(r, diag);
 }
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
@@ -368,8 +411,9 @@ static kva_status open_data(const kva_train_settings *o, const kva_train_default
                             kva_diag *diag, kva_data_source *out) {
   const char *text = kva_train_data(o, d);
   if (!text) return kva_error(diag, NULL, "the train block names no data; give --data induction or --data tokens:FILE");
+  kva_part part = o->comm ? (kva_part){kva_comm_rank(o->comm), kva_comm_size(o->comm)} : o->shard;
   const kva_data_options options = {
-      .vocab = d->vocab, .n_inputs = n, .inputs = inputs, .rank = o->shard.index, .world = o->shard.count};
+      .vocab = d->vocab, .n_inputs = n, .inputs = inputs, .rank = part.index, .world = part.count};
   return kva_data_open(text, &options, diag, out);
 }
 
@@ -414,7 +458,7 @@ static void print_interruption(const run *r) {
 
 static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   KVA_TRY(prepare_checkpoints(r, diag));
-  KVA_TRY(open_metrics(r, metrics, diag));
+  KVA_TRY(kva_comm_agree(r->o->comm, open_metrics(r, r->writes ? metrics : NULL, diag), diag));
   r->begin = kva_now();
   if (r->o->steps == 0) return evaluate(r, diag);
   kva_status status = kva_trainer_run(r->trainer, diag);
@@ -422,8 +466,12 @@ static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
     r->status = kva_metrics_add_not_finite(r->metrics, kva_trainer_done(r->trainer) + 1, diag);
   if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)
     kva_note(diag, NULL, "the state before that step is saved in %s", r->o->checkpoint);
+  if (status == KVA_OK) status = kva_trainer_compare(r->trainer, diag);
   if (status == KVA_OK && r->status == KVA_INTERRUPTED && !r->o->json) print_interruption(r);
-  return status != KVA_OK ? status : r->status;
+  bool known = status == KVA_OK || status == KVA_NOT_FINITE; /* by all processes: they see the same loss */
+  if (status == KVA_OK) status = r->status;
+  if (r->o->comm && known) kva_comm_note_agreed(r->o->comm, status != KVA_OK);
+  return status;
 }
 
 static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva_data_source *data, const char *metrics,
@@ -438,7 +486,8 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
   options.progress = on_event;
   options.after_step = after_step;
   options.user = r;
-  KVA_TRY(kva_trainer_create(s, &options, diag, &r->trainer));
+  KVA_TRY(kva_comm_agree(r->o->comm, kva_trainer_create(s, &options, diag, &r->trainer), diag));
+  KVA_TRY(kva_processes_compare(s, r->o, &options, data->id, r->trainer, diag));
   kva_trainer_bind(r->trainer, data);
   r->tokens = kva_train_reads_tokens(kva_session_program_desc(s, kva_session_program(s, "eval")));
   return run_all(r, metrics, diag);
@@ -453,10 +502,17 @@ static kva_status add_shifts(const run *r, kva_diag *diag) {
 
 kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                              const char *metrics, kva_arena *arena, kva_diag *diag, kva_train_result *result) {
-  run r = {.o = o, .result = result, .diag = diag, .lock = -1, .best = INFINITY, .terminal = isatty(STDOUT_FILENO)};
+  run r = {.o = o,
+           .result = result,
+           .diag = diag,
+           .lock = -1,
+           .best = INFINITY,
+           .writes = !kva_comm_rank(o->comm),
+           .terminal = isatty(STDOUT_FILENO)};
   kva_data_source data = {0};
   result->history = kva_history_create();
   kva_status status = result->history ? open_data_of(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
+  status = kva_comm_agree(o->comm, status, diag);
   if (status == KVA_OK) status = train(&r, s, d, &data, metrics, diag);
   if (r.terminal && !o->json) printf("\n");
   kva_train_collect(s, o, d, arena, result);

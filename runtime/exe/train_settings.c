@@ -1,6 +1,9 @@
 /* Merges command line and train block into the options of a run. */
 #include "runtime/exe/train.h"
 
+#include "runtime/comm.h"
+#include "runtime/train.h"
+
 enum { DEFAULT_BATCH = 32 };
 
 static int64_t batch_of(const kva_train_settings *o, const kva_train_defaults *d) {
@@ -11,14 +14,22 @@ int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d)
   return batch_of(o, d) * o->accumulate;
 }
 
+kva_status kva_train_rows_each(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
+                               int64_t *out_rows) {
+  return kva_train_part(kva_train_rows(o, d), kva_comm_size(o->comm), diag, out_rows);
+}
+
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d) {
+  int64_t each = kva_train_rows(o, d) / kva_comm_size(o->comm);
   if (o->micro_batch > 0) return o->micro_batch;
-  return o->accumulate > 1 ? batch_of(o, d) : 0;
+  if (o->accumulate <= 1) return 0;
+  return batch_of(o, d) < each ? batch_of(o, d) : each;
 }
 
 const char *kva_train_misused(const kva_train_settings *o) {
   if (o->keep_best && !o->checkpoint) return "--keep-best needs a folder to save in: --checkpoint DIR";
   if (o->keep_best && (!o->eval_every || !o->eval_batches)) return "--keep-best needs evaluations: --eval-every N";
+  if (o->comm && o->shard.count > 1) return "--shard and --mesh both divide the batches; give one of them";
   return NULL;
 }
 

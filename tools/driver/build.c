@@ -380,7 +380,8 @@ kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_
                                             .adjustable = true,
                                             .compute = options->compute,
                                             .sequences = options->texts ? options->texts->together : 0,
-                                            .memory = options->memory}};
+                                            .memory = options->memory,
+                                            .mesh = options->mesh}};
   kva_status status = check_deployable(m, diag);
   if (status == KVA_OK) status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);

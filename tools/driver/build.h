@@ -79,6 +79,7 @@ typedef struct kva_build_options {
   const kva_build_texts *texts; /* KVA_BUILD_EXE: the programs of kva_compile_options.decode_only; NULL: none */
   kva_dtype compute;            /* of products: see kva_pass_options */
   int64_t memory;               /* of training: see kva_pass_options */
+  kva_mesh mesh;                /* see kva_pass_options */
   kva_pass_control *control;    /* see kva_pass_options */
   uint32_t n_targets;
   const kva_target_options *targets; /* GPU targets share the form, each with its own code; texts per target */

@@ -12,6 +12,19 @@ kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_
   return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
 }
 
+kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh) {
+  enum { MOST = 1 << 16 };
+  char *end = NULL;
+  *out_mesh = (kva_mesh){1};
+  if (!text) return KVA_OK;
+  if (strncmp(text, "data=", 5) != 0)
+    return kva_error(diag, NULL,
+                     "--mesh %s: expected data=N; other axes (tensor, sequence, pipeline) are not there yet", text);
+  out_mesh->data = strtoll(text + 5, &end, 10);
+  if (end > text + 5 && !*end && out_mesh->data >= 1 && out_mesh->data <= MOST) return KVA_OK;
+  return kva_error(diag, NULL, "--mesh %s: expected data=N with N processes, 1 to %d", text, MOST);
+}
+
 kva_target_options kva_target_named(const char *name) {
   kva_target_options t = {.opt_level = 2};
   if (!name) return t;

@@ -164,6 +164,7 @@ static kva_status choose(opt *o, const kva_opt_choice *c) {
   if (!c->passes) return kva_error(diag, NULL, "passes are missing: --passes=A,B,...");
   KVA_TRY(kva_codegen_describe(&target, diag, &o->target));
   o->options.target = &o->target;
+  KVA_TRY(kva_mesh_named(c->mesh, o->m->diag, &o->options.mesh));
   return kva_precision_named(c->precision, diag, &o->options.compute);
 }
 

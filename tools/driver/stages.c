@@ -80,11 +80,21 @@ static void print_choice(const kva_target *target, const kva_plan_step *s, uint3
   fputc('\n', out);
 }
 
-/* Prints steps that depend on data or have a hand-written kernel, and the plans that they run. */
+static kva_status print_exchange(kva_module *m, const kva_node *n, uint32_t number, FILE *out) {
+  int64_t summed, sent;
+  KVA_TRY(kva_exchanged_bytes(m, n, &summed, &sent));
+  if (summed)
+    fprintf(out, "  %4u  %-18s %u tensors, %lld bytes; each process sends %lld\n", number, n->op->name, n->n_operands,
+            (long long)summed, (long long)sent);
+  return KVA_OK;
+}
+
+/* Prints steps that exchange data, depend on data or have a hand-written kernel, and the plans that they run. */
 static kva_status print_decisions(kva_module *m, const kva_target *target, const kva_memory_plan *plan, FILE *out) {
   KVA_TRY(print_summary(m, plan, false, out));
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     print_choice(target, &plan->steps.data[i], i, out);
+    KVA_TRY(print_exchange(m, plan->steps.data[i].node, i, out));
     if (plan->steps.data[i].kind > KVA_PLAN_KERNEL) print_step(&plan->steps.data[i], i, out);
   }
   for (uint32_t i = 0; i < plan->steps.len; i++)

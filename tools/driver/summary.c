@@ -1,5 +1,6 @@
 /* Statistics of a plan: parameters, memory by category, floating-point operations, distinct kernels. */
 #include "tools/driver/summary.h"
+#include "ops/ids.h"
 #include "runtime/memory_plan.h"
 
 #include <stdlib.h>
@@ -32,6 +33,34 @@ kva_status kva_plan_peak(const kva_memory_plan *plan, const kva_plan_bytes *byte
       temps[n++] = (kva_lifetime){.bytes = bytes->of[i], .first = b->first_step, .last = b->last_step};
   }
   return kva_plan_memory(n, temps, order, out_bytes);
+}
+
+/* ---- exchange ---------------------------------------------------------------------------------------------------- */
+
+kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, int64_t *out_summed, int64_t *out_sent) {
+  *out_summed = *out_sent = 0;
+  if (!n || !kva_is(n, KVA_OP_all_reduce)) return KVA_OK;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_type *t = kva_operand_type(n, i);
+    int64_t elements, bytes;
+    if (!kva_expr_eval(kva_type_elements(m, t), kva_assumed_extent, m, &elements) ||
+        !kva_dtype_bytes(t->dtype, elements, &bytes))
+      return kva_error(m->diag, &n->loc, "kv.all_reduce: operand %u has a size that does not fit 64 bits", i);
+    *out_summed += bytes;
+  }
+  double parts = (double)((const kva_all_reduce_attrs *)n->attrs)->parts;
+  *out_sent = (int64_t)(2 * (parts - 1) / parts * (double)*out_summed);
+  return KVA_OK;
+}
+
+static kva_status count_exchanged(kva_module *m, const kva_memory_plan *plan, kva_summary *s) {
+  for (uint32_t i = 0; i < plan->steps.len; i++) {
+    int64_t summed, sent;
+    KVA_TRY(kva_exchanged_bytes(m, plan->steps.data[i].node, &summed, &sent));
+    s->summed_bytes += summed;
+    s->sent_bytes += sent;
+  }
+  return KVA_OK;
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
@@ -107,6 +136,7 @@ static kva_status summarize(kva_module *m, const kva_memory_plan *plan, kva_aren
   KVA_TRY(kva_plan_measure(m, plan, &sizes, scratch, &s->bytes));
   KVA_TRY(kva_plan_peak(plan, &s->bytes, scratch, &s->temp_peak_bytes));
   count_gradients(plan, KVA_NEW_ARRAY(scratch, bool, plan->buffers.len + 1), s);
+  KVA_TRY(count_exchanged(m, plan, s));
   s->distinct_kernels = count_distinct(plan, KVA_NEW_ARRAY(scratch, uint64_t, plan->steps.len + 1));
   s->contraction_flops = graph_flops(m, plan->graph);
   s->tokens = count_tokens(plan, &sizes);
@@ -201,6 +231,9 @@ void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *
     if (i == TOTAL) print_recomputed(plan, out);
     print_bytes(out, all[i].title, all[i].bytes);
   }
+  if (!s->summed_bytes) return;
+  print_bytes(out, "summed over processes", s->summed_bytes);
+  print_bytes(out, "sent by each process", s->sent_bytes);
 }
 
 void kva_summary_print_json(const kva_summary *s, FILE *out) {
@@ -213,5 +246,7 @@ void kva_summary_print_json(const kva_summary *s, FILE *out) {
           (long long)s->distinct_kernels);
   for (int i = 0; i < N_CATEGORIES; i++)
     fprintf(out, "%s\"%s\": %lld", i ? ", " : "", all[i].key, (long long)all[i].bytes);
+  if (s->summed_bytes)
+    fprintf(out, ", \"summed\": %lld, \"sent\": %lld", (long long)s->summed_bytes, (long long)s->sent_bytes);
   fprintf(out, "}}");
 }

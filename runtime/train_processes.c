@@ -1,0 +1,88 @@
+/* Training in several processes. Each takes an equal part of every batch. Between steps all states are equal in all
+ * processes: gradients are sums in order of ranks (passes/shard.c), and every process makes the same update. So a
+ * checkpoint is rank 0's, and a run with one micro-batch in each of N processes has the bits of one process with N
+ * micro-batches. */
+#include "runtime/train.h"
+
+#include "runtime/comm.h"
+#include "runtime/session.h"
+#include "runtime/sum.h"
+
+#include <inttypes.h>
+
+kva_status kva_train_part(int64_t batch, int64_t processes, kva_diag *diag, int64_t *out_rows) {
+  *out_rows = batch / processes;
+  if (batch % processes == 0) return KVA_OK;
+  return kva_error(diag, NULL,
+                   "a batch of %lld rows cannot be divided equally among %lld processes; expected a multiple of %lld",
+                   (long long)batch, (long long)processes, (long long)processes);
+}
+
+kva_comm *kva_train_comm(const kva_trainer *t) {
+  return t->s->options.comm;
+}
+
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
+
+/* Dropout draws by the number of the micro-batch, counted over all processes in order of rows. */
+static int64_t *pass_counter(const kva_trainer *t) {
+  kva_tensor counter;
+  return kva_session_state(t->s, "train.pass", &counter) && counter.dtype == KVA_I64 ? counter.data : NULL;
+}
+
+int64_t kva_train_begin_passes(const kva_trainer *t) {
+  int64_t *counter = kva_train_comm(t) ? pass_counter(t) : NULL, first = counter ? *counter : 0;
+  if (counter) *counter += kva_comm_rank(kva_train_comm(t)) * t->micro_batches;
+  return first;
+}
+
+void kva_train_end_passes(const kva_trainer *t, int64_t first, bool done) {
+  int64_t *counter = kva_train_comm(t) ? pass_counter(t) : NULL;
+  if (counter) *counter = first + (done ? kva_comm_size(kva_train_comm(t)) * t->micro_batches : 0);
+}
+
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
+
+kva_status kva_train_sum(const kva_trainer *t, int32_t n, double *values, kva_diag *diag) {
+  kva_comm *c = kva_train_comm(t);
+  kva_status status = c ? kva_comm_all_reduce(c, KVA_F64, n, values, values) : KVA_OK;
+  return status == KVA_OK ? KVA_OK : kva_fail(diag, status, NULL, "%s", kva_comm_error(c));
+}
+
+static bool is_shared(const kva_trainer *t, int i) {
+  kva_tensor state;
+  int32_t role = kva_session_state_desc(t->s, i, &state)->role;
+  return role != KVA_ROLE_CACHE;
+}
+
+kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag) {
+  kva_comm *c = kva_train_comm(t);
+  if (!c) return KVA_OK;
+  int64_t position[2] = {t->done, (int64_t)t->options.seed};
+  kva_status status = kva_comm_broadcast(c, 0, sizeof position, position);
+  for (int i = 0; status == KVA_OK && i < kva_session_state_count(t->s); i++) {
+    kva_tensor state;
+    (void)kva_session_state_desc(t->s, i, &state);
+    if (is_shared(t, i)) status = kva_comm_broadcast(c, 0, kva_tensor_bytes(&state), state.data);
+  }
+  if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_comm_error(c));
+  t->done = position[0];
+  t->options.seed = (uint64_t)position[1];
+  return KVA_OK;
+}
+
+kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag) {
+  kva_comm *c = kva_train_comm(t);
+  if (!c) return KVA_OK;
+  kva_text lines = {0};
+  kva_text_add(&lines, "steps done: %lld\n", (long long)t->done);
+  for (int i = 0; i < kva_session_state_count(t->s); i++) {
+    kva_tensor state;
+    const char *name = kva_session_state_desc(t->s, i, &state)->name;
+    if (is_shared(t, i))
+      kva_text_add(&lines, "sum of state '%s': %016" PRIx64 "\n", name, kva_sum_tensor(0, name, &state));
+  }
+  kva_status status = lines.cut ? KVA_NO_MEMORY : kva_comm_compare(c, lines.data, diag);
+  kva_text_free(&lines);
+  return status;
+}

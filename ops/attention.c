@@ -357,6 +357,6 @@ kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n) {
   }
   if (kva_operand(n, KVA_ATTENTION_SLOPES)) in[KVA_ATTENTION_SLOPES] = c->operands[KVA_ATTENTION_SLOPES];
   in[KVA_ATTENTION_POSITION] = c->position, in[KVA_ATTENTION_PAGES] = keys.pages;
-  c->results[0] = kva_build(c->b, KVA_OP_attention_cached, 7, in, &attrs);
+  c->results[0] = kva_build(c->b, KVA_OP_attention_cached, keys.pages ? 7 : 6, in, &attrs);
   return KVA_OK;
 }

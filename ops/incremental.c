@@ -73,20 +73,21 @@ static const kva_page_table *page_table(kva_incremental *c, int64_t window) {
 }
 
 kva_cache kva_cached(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t window) {
-  const kva_page_table *t = page_table(c, window);
+  const kva_page_table *t = c->whole ? NULL : page_table(c, window);
   kva_dim dims[KVA_MAX_RANK];
   memcpy(dims, x->type->dims, sizeof *dims * x->type->rank);
-  dims[0] = t->pages;
-  dims[axis] = kva_expr_const(c->b->m->exprs, KVA_PAGE_ROWS);
+  if (t) dims[0] = t->pages;
+  dims[axis] = t ? kva_expr_const(c->b->m->exprs, KVA_PAGE_ROWS) : c->capacity;
   kva_value *cache = kva_carried_state(c, what, kva_type_tensor(c->b->m, x->type->dtype, x->type->rank, dims));
-  kva_value *in[4] = {cache, x, c->position, t->table};
-  kva_value *all = kva_build(c->b, KVA_OP_cache_append, 4, in, &(kva_cache_append_attrs){.axis = axis});
+  kva_value *in[4] = {cache, x, c->position, t ? t->table : NULL};
+  kva_value *all = kva_build(c->b, KVA_OP_cache_append, t ? 4 : 3, in, &(kva_cache_append_attrs){.axis = axis});
   kva_carry(c, cache, all);
-  return (kva_cache){all, t->table};
+  return (kva_cache){all, in[3]};
 }
 
 /* [P, .., R, ..] by pages[B, N]: [B, N, .., R, ..], then N before R, then both in one. */
 kva_value *kva_all_rows(kva_incremental *c, kva_cache cache, uint32_t axis) {
+  if (!cache.pages) return cache.all;
   kva_value *v = kva_build2(c->b, KVA_OP_gather, cache.all, cache.pages);
   uint32_t rank = cache.all->type->rank;
   int64_t perm[KVA_MAX_RANK + 1];

@@ -40,7 +40,7 @@ typedef struct kva_page_table {
   kva_dim pages; /* of a cache */
 } kva_page_table;
 
-/* A cache of rows: cache_append's result, and what says where rows are. */
+/* A cache of rows: cache_append's result, and what says where rows are (NULL: a cache without pages). */
 typedef struct kva_cache {
   kva_value *all, *pages;
 } kva_cache;
@@ -49,7 +49,8 @@ typedef struct kva_incremental {
   kva_builder *b;
   kva_arena *scratch;
   kva_dim batch, time; /* sequences; rows of the chunk */
-  kva_dim capacity;    /* rows of a sequence that page tables have room for */
+  kva_dim capacity;    /* rows of a sequence that page tables have room for, or caches without pages */
+  bool whole;          /* a cache is one tensor [batch, ..], without pages */
   kva_value *position; /* int64[batch]: the rows of each sequence before the chunk */
   KVA_VEC(kva_page_table) tables;
   KVA_VEC(kva_carried) carried;

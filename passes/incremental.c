@@ -6,7 +6,8 @@
  * `position` with the number of rows that each sequence has so far, then state, each an output that replaces its input
  * (kva_function.updates) and begins as zeros: caches in pages, last rows, sums; and int32 `pages_R`[B, N], the pages of
  * R rows of each sequence, in their order. `pages_R_W` are those of caches that no query sees further back than W
- * rows. Every row gets the bits that it has in one run over whole sequences. With the option there is "step", too:
+ * rows. With the option whole_caches there are no pages: a cache is [B, .., rows, ..], all with one symbol of rows.
+ * Every row gets the bits that it has in one run over whole sequences. With the option there is "step", too:
  * decode of one row, of one sequence, "steps": one row of a given number of sequences, and "prefill": many rows
  * of one sequence, with results of the last row alone (incremental_last.c).
  *
@@ -278,6 +279,12 @@ static void add_steps(kva_chunks *p, const kva_function *f, const kva_function *
   fix_sequences(p, kva_add_prefill(p, decode, kva_graph_output_count(f->graph)), 1);
 }
 
+/* Rows of a sequence that caches have room for. */
+static kva_dim new_capacity(kva_expr_ctx *e, const kva_pass_options *o) {
+  if (o->whole_caches) return kva_expr_new_symbol(e, "capacity");
+  return kva_expr_muli(e, kva_expr_new_symbol(e, "N"), KVA_PAGE_ROWS);
+}
+
 kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, bool *changed) {
   const kva_function *f = m->functions.data[0];
   if (kva_module_find_function(m, "decode")) return KVA_OK;
@@ -293,7 +300,8 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
   kva_chunks p = {.c = {.b = &b,
                         .batch = tokens->type->dims[0],
                         .time = tokens->type->dims[1],
-                        .capacity = kva_expr_muli(m->exprs, kva_expr_new_symbol(m->exprs, "N"), KVA_PAGE_ROWS),
+                        .capacity = new_capacity(m->exprs, o),
+                        .whole = o->whole_caches,
                         .scratch = scratch,
                         .over_all_rows = kva_mask_over_all_rows},
                   .values = KVA_NEW_ARRAY(scratch, kva_chunk_value, m->next_value_id)};

@@ -65,10 +65,18 @@ KVA_MUST_USE kva_status kva_load_text(const char *text, const char *file, const 
 /* Parses .kv or ONNX text and prints it in canonical form with its comments. Canonical text is unchanged. */
 KVA_MUST_USE kva_status kva_format_text(const char *text, const char *file, kva_diag *diag, kva_text *out);
 
-/* Writes function 0 of a module as ONNX (opset 21, IR 10). Internal operators become ONNX operators, or calls of
+/* Writes a function of a module as ONNX (IR 10). Internal operators become ONNX operators, or calls of
  * model-local functions, which the importer maps back to the operators. Parameters become initialisers with values from
  * `state_data` (NULL: only initial DATA; others are an error). */
 typedef const void *(*kva_state_bytes)(void *user, const kva_state *s);
+typedef struct kva_export_form {
+  const char *function; /* NULL: function 0 */
+  int opset; /* 0: 21, the lowest with all that a model needs. Caches need 24 (Attention, TensorScatter); from
+                27 on KV shifts are CausalConvWithState where that is the same */
+} kva_export_form;
+KVA_MUST_USE kva_status kva_export_onnx_as(kva_module *m, const kva_export_form *form, const char *path,
+                                           kva_state_bytes state_data, void *user, kva_diag *diag);
+/* Function 0, in the lowest opset. */
 KVA_MUST_USE kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes state_data, void *user,
                                         kva_diag *diag);
 

@@ -81,7 +81,7 @@ static kva_status check_dtype(kva_export *e, const kva_value *v, const kva_loc *
   kva_dtype t = v->type->dtype;
   if (t <= KVA_I4) return KVA_OK;
   return kva_fail(e->diag, KVA_UNSUPPORTED, loc, "ONNX export: %s is newer than the exported opset %d",
-                  kva_dtype_name(t), KVA_EXPORT_OPSET);
+                  kva_dtype_name(t), e->opset);
 }
 
 static kva_status write_node(kva_export *e, const kva_node *n) {
@@ -101,7 +101,8 @@ kva_status kva_export_nodes(kva_export *e, const kva_graph *g) {
   return status;
 }
 
-static kva_status write_graph(kva_export *e, const kva_function *f) {
+static kva_status write_graph(kva_export *e) {
+  const kva_function *f = e->f;
   for (uint32_t i = 0; i < f->graph->inputs.len; i++) KVA_TRY(check_dtype(e, f->graph->inputs.data[i], &f->loc));
   write_inputs(e, f->graph);
   reserve_output_names(e, f, true);
@@ -133,7 +134,7 @@ static kva_pb_model *make_model(kva_export *e) {
   m->producer_version = kva_arena_strdup(e->arena, KVA_VERSION);
   m->n_opset_import = e->functions.len ? 2 : 1;
   m->opset_import = KVA_NEW_ARRAY(e->arena, kva_pb_opset *, 2);
-  m->opset_import[0] = new_opset(e, "", KVA_EXPORT_OPSET);
+  m->opset_import[0] = new_opset(e, "", e->opset);
   m->opset_import[1] = new_opset(e, "ai.kvasir", 1);
   e->graph->n_node = e->nodes.len;
   e->graph->node = e->nodes.data;
@@ -159,9 +160,19 @@ static kva_status write_model(const kva_pb_model *m, const char *path, kva_diag 
 }
 
 kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes state_data, void *user, kva_diag *diag) {
-  const kva_function *f = m->functions.data[0];
+  return kva_export_onnx_as(m, &(kva_export_form){0}, path, state_data, user, diag);
+}
+
+kva_status kva_export_onnx_as(kva_module *m, const kva_export_form *form, const char *path, kva_state_bytes state_data,
+                              void *user, kva_diag *diag) {
   kva_arena *arena = kva_arena_create();
-  kva_export e = {.arena = arena, .diag = diag, .m = m, .state_data = state_data, .state_user = user};
+  kva_export e = {.arena = arena,
+                  .diag = diag,
+                  .m = m,
+                  .f = form->function ? kva_module_find_function(m, form->function) : m->functions.data[0],
+                  .opset = form->opset ? form->opset : KVA_EXPORT_OPSET,
+                  .state_data = state_data,
+                  .state_user = user};
   e.graph = KVA_NEW(arena, kva_pb_graph);
   onnx__graph_proto__init(e.graph);
   e.graph->name = kva_arena_strdup(arena, m->name ? m->name : "model");
@@ -170,7 +181,7 @@ kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes stat
   e.node_names = kva_map_create(arena);
   e.dims = kva_map_create(arena);
   e.bodies = kva_map_create(arena);
-  kva_status status = write_graph(&e, f);
+  kva_status status = write_graph(&e);
   if (!status) status = write_model(make_model(&e), path, diag);
   kva_arena_destroy(arena);
   return status;

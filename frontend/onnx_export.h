@@ -5,13 +5,15 @@
 
 #include "frontend/onnx_proto.h"
 
-/* Opset 21 and IR 10: supported by ONNX Runtime since 1.18, with every operator needed here. */
-enum { KVA_EXPORT_OPSET = 21, KVA_EXPORT_IR = 10 };
+/* Opset 21 and IR 10: supported by ONNX Runtime since 1.18, with every operator that a model needs. */
+enum { KVA_EXPORT_OPSET = 21, KVA_EXPORT_OPSET_CACHES = 24, KVA_EXPORT_OPSET_SHIFT = 27, KVA_EXPORT_IR = 10 };
 
 typedef struct kva_export {
   kva_arena *arena;
   kva_diag *diag;
   kva_module *m;
+  const kva_function *f; /* that is written */
+  int opset;
   kva_state_bytes state_data;
   void *state_user;
   kva_pb_graph *graph;
@@ -114,5 +116,6 @@ KVA_EXPORT_FN(loop)
 KVA_EXPORT_FN(kv_shift)
 KVA_EXPORT_FN(rope)
 KVA_EXPORT_FN(attention)
+KVA_EXPORT_FN(attention_cached)
 
 #endif

@@ -82,7 +82,7 @@ static const char *write_expr(kva_export *e, const kva_expr *x);
 
 /* Name of x if it is an extent of an input of the graph or function; else NULL. */
 static const char *write_extent(kva_export *e, const kva_expr *x) {
-  const kva_graph *g = e->m->functions.data[0]->graph;
+  const kva_graph *g = e->f->graph;
   const kva_node *call = e->body_of;
   for (uint32_t i = 0; i < (call ? call->n_operands : g->inputs.len); i++) {
     const kva_value *v = call ? kva_operand(call, i) : g->inputs.data[i];

@@ -139,7 +139,7 @@ static void write_header(kva_export *e, const call *c, const kva_pb_node *node, 
   onnx__operator_set_id_proto__init(opset);
   opset->domain = kva_arena_strdup(e->arena, "");
   opset->has_version = true;
-  opset->version = KVA_EXPORT_OPSET;
+  opset->version = e->opset;
   p->n_opset_import = 1;
   p->opset_import = kva_arena_memdup(e->arena, &opset, sizeof opset);
 }

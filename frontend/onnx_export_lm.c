@@ -1,5 +1,6 @@
 /* Language-model operators in ONNX primitives: the bodies of ai.kvasir::KVShift, Rope and Attention. */
 #include "frontend/onnx_export.h"
+#include "ops/attention.h"
 
 #include <math.h>
 
@@ -68,7 +69,6 @@ static const char *ramp(kva_export *e, kva_dim n) {
 
 static bool make_positions(kva_export *e, attention *x) {
   int64_t last = -1;
-  if (x->rows) return true;
   const char *rows = ramp(e, x->q->dims[2]), *keys = ramp(e, x->key->dims[2]);
   const char *offset = x->a->offset ? kva_export_dims(e, 1, &x->a->offset) : NULL;
   if (!rows || !keys || (x->a->offset && !offset)) return false;
@@ -123,8 +123,10 @@ static const char *hide(kva_export *e, const attention *x, const char *visible, 
   return kva_export_3(e, "Where", visible, s, kva_export_scalar(e, x->t, -(double)INFINITY));
 }
 
+/* Scores with slopes and masks. */
 static const char *masked(kva_export *e, const attention *x, const char *s) {
   const kva_value *mask = kva_operand(x->n, 3);
+  s = add_slopes(e, x, s);
   if (mask && mask->type->dtype == KVA_BOOL)
     s = hide(e, x, kva_export_in(e, x->n, 3), s);
   else if (mask)
@@ -155,8 +157,7 @@ static const char *weighted_values(kva_export *e, const attention *x, const char
   return kva_export_reshape(e, kva_export_2(e, "MatMul", p, v), 4, out);
 }
 
-kva_status kva_export_attention(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)op_type;
+static attention attention_of(kva_export *e, const kva_node *n) {
   attention x = {.n = n,
                  .a = n->attrs,
                  .q = kva_operand(n, 0)->type,
@@ -164,17 +165,44 @@ kva_status kva_export_attention(kva_export *e, const kva_node *n, const char *op
                  .value = kva_operand(n, 2)->type};
   x.t = x.q->dtype == KVA_F64 ? KVA_F64 : KVA_F32;
   x.group = kva_expr_div(e->m->exprs, x.q->dims[1], x.key->dims[1]);
+  return x;
+}
+
+kva_status kva_export_attention(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
+  attention x = attention_of(e, n);
   bool needs_positions = x.a->causal || x.a->window > 0 || kva_operand(n, 4);
   if (needs_positions && !make_positions(e, &x)) return KVA_UNSUPPORTED;
   const char *s = raw_scores(e, &x);
   if (!s) return KVA_UNSUPPORTED;
-  s = masked(e, &x, add_slopes(e, &x, soft_cap(e, &x, s)));
+  s = masked(e, &x, soft_cap(e, &x, s));
   const char *y = weighted_values(e, &x, probabilities(e, &x, s));
   if (!y) return KVA_UNSUPPORTED;
   kva_export_set(e, n, 0, x.q->dtype == x.t ? y : kva_export_cast(e, y, x.q->dtype));
   int64_t last = -1;
   if (n->results[1].uses) kva_export_set(e, n, 1, kva_export_reduce(e, "ReduceLogSumExp", s, 1, &last, false));
   return KVA_OK;
+}
+
+/* Attention of opset 24 over whole caches. It gets all masks as one of added floats: what it has attributes for, other
+ * versions of runtimes align otherwise where a cache holds earlier rows. */
+kva_status kva_export_attention_cached(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
+  const int64_t by_sequence[] = {1, 2, 3};
+  attention x = attention_of(e, n);
+  if (n->n_operands > KVA_ATTENTION_PAGES) return kva_export_unsupported(e, n, "caches in pages have no ONNX form");
+  if (e->opset < KVA_EXPORT_OPSET_CACHES) return kva_export_unsupported(e, n, "caches need opset 24");
+  if (!make_positions(e, &x)) return KVA_UNSUPPORTED;
+  const char *position = kva_export_in(e, n, KVA_ATTENTION_POSITION);
+  const char *valid = kva_export_2(e, "Add", position, kva_export_dims(e, 1, &x.q->dims[2]));
+  x.rows = kva_export_2(e, "Add", x.rows, kva_export_unsqueeze(e, position, 3, by_sequence));
+  const char *mask = masked(e, &x, kva_export_scalar(e, x.t, 0));
+  if (x.q->dtype != x.t) mask = kva_export_cast(e, mask, x.q->dtype);
+  const char *in[] = {kva_export_in(e, n, 0), kva_export_in(e, n, 1), kva_export_in(e, n, 2), mask, NULL, NULL, valid};
+  kva_pb_node *p = kva_export_node(e, "Attention", 7, in, NULL);
+  if (x.a->scale != 0) kva_export_float(e, p, "scale", x.a->scale);
+  if (x.a->softcap > 0) kva_export_float(e, p, "softcap", x.a->softcap);
+  return kva_export_done(e, n, kva_export_out(p));
 }
 
 /* ---- KV shift ---------------------------------------------------------------------------------------------------- */
@@ -311,6 +339,63 @@ static void write_shift(kva_export *e, const shift *f) {
   kva_export_set(e, f->n, 1, t == f->t ? state : kva_export_cast(e, state, t));
 }
 
+/* ---- KV shift as a depthwise convolution ------------------------------------------------------------------------ */
+
+static const char *transposed(kva_export *e, const char *x, int64_t rank, const int64_t *perm) {
+  kva_pb_node *n = kva_export_node(e, "Transpose", 1, &x, NULL);
+  kva_export_ints(e, n, "perm", (kva_ints){(uint32_t)rank, perm});
+  return kva_export_out(n);
+}
+
+static const char *shaped(kva_export *e, const char *x, uint32_t rank, const int64_t *shape) {
+  return kva_export_2(e, "Reshape", x, kva_export_i64s(e, rank, shape));
+}
+
+/* Rows before the first are zero or given, and every channel has one weight for each tap. */
+static bool is_convolution(const shift *f, int64_t *heads, int64_t *size) {
+  const kva_value *x = kva_operand(f->n, 0);
+  if (f->window < 2 || f->weight_rank == 4 || f->segments || f->first) return false;
+  if (!kva_operand(f->n, 2) && (f->keep || f->edge)) return false;
+  return kva_expr_is_const(x->type->dims[f->time == 1 ? 2 : 1], heads) && kva_expr_is_const(x->type->dims[3], size);
+}
+
+/* [B, .., D] as [B, channels, rows], and back. */
+static const char *as_channels(kva_export *e, const shift *f, const char *x, int64_t channels) {
+  const int64_t by_time[] = {0, 2, 3, 1}, by_head[] = {0, 1, 3, 2}, shape[] = {0, channels, -1};
+  return shaped(e, transposed(e, x, 4, f->time == 1 ? by_time : by_head), 3, shape);
+}
+
+static const char *as_heads(kva_export *e, const shift *f, const char *x, int64_t heads, int64_t size) {
+  const int64_t by_time[] = {0, 3, 1, 2}, by_head[] = {0, 1, 3, 2}, shape[] = {0, heads, size, -1};
+  return transposed(e, shaped(e, x, 4, shape), 4, f->time == 1 ? by_time : by_head);
+}
+
+/* [H, W] or [H, W, D] as [channels, 1, W], with the taps in the order of the rows that they read. */
+static const char *kernel(kva_export *e, const shift *f, int64_t heads, int64_t size) {
+  const int64_t shape[] = {heads, size, f->window}, last = -1, perm[] = {0, 2, 1}, out[] = {heads * size, 1, f->window};
+  const char *w = operand_as(e, f->n, 1, f->t);
+  if (f->weight_rank == 3)
+    w = transposed(e, w, 3, perm);
+  else
+    w = kva_export_2(e, "Expand", kva_export_unsqueeze(e, w, 1, (const int64_t[]){1}), kva_export_i64s(e, 3, shape));
+  return kva_export_slice(e, shaped(e, w, 3, out), last, -1, INT64_MIN, -1);
+}
+
+static void write_convolution(kva_export *e, const shift *f, int64_t heads, int64_t size) {
+  kva_dtype t = f->n->results[0].type->dtype;
+  const char *past = kva_operand(f->n, 2) ? as_channels(e, f, operand_as(e, f->n, 2, f->t), heads * size) : NULL;
+  const char *x = as_channels(e, f, operand_as(e, f->n, 0, f->t), heads * size);
+  kva_pb_node *p =
+      kva_export_node(e, "CausalConvWithState", 4, (const char *[]){x, kernel(e, f, heads, size), NULL, past}, NULL);
+  const char *state = kva_export_fresh(e, "t");
+  kva_export_add_output(e, p, state);
+  const char *y = as_heads(e, f, kva_export_out(p), heads, size);
+  kva_export_set(e, f->n, 0, t == f->t ? y : kva_export_cast(e, y, t));
+  if (!f->n->results[1].uses) return;
+  state = as_heads(e, f, state, heads, size);
+  kva_export_set(e, f->n, 1, t == f->t ? state : kva_export_cast(e, state, t));
+}
+
 kva_status kva_export_kv_shift(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_kv_shift_attrs *a = n->attrs;
@@ -328,6 +413,10 @@ kva_status kva_export_kv_shift(kva_export *e, const kva_node *n, const char *op_
     return kva_export_unsupported(e, n, "its window is symbolic");
   if (kva_operand(n, 3)) find_segments(e, &f);
   if (kva_operand(n, 4) && !find_padding(e, &f)) return KVA_UNSUPPORTED;
-  write_shift(e, &f);
+  int64_t heads, size;
+  if (e->opset >= KVA_EXPORT_OPSET_SHIFT && is_convolution(&f, &heads, &size))
+    write_convolution(e, &f, heads, size);
+  else
+    write_shift(e, &f);
   return KVA_OK;
 }

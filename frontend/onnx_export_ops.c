@@ -1,5 +1,6 @@
 /* Exports internal operators as ONNX nodes, according to onnx_export.def. */
 #include "frontend/onnx_export.h"
+#include "ops/cache_append.h"
 #include "ops/ids.h"
 
 static kva_status same(kva_export *e, const kva_node *n, const char *op_type) {
@@ -249,6 +250,14 @@ static kva_status export_scatter_nd(kva_export *e, const kva_node *n, const char
   const kva_scatter_nd_attrs *a = n->attrs;
   kva_pb_node *p = kva_export_like(e, n, op_type);
   if (a->reduction) kva_export_string(e, p, "reduction", a->reduction);
+  return KVA_OK;
+}
+
+/* The rows of a cache that is one tensor for each sequence. */
+static kva_status export_cache_append(kva_export *e, const kva_node *n, const char *op_type) {
+  if (n->n_operands > KVA_CACHE_PAGES) return cannot(e, n, "caches in pages have no ONNX form");
+  if (e->opset < KVA_EXPORT_OPSET_CACHES) return cannot(e, n, "caches need opset 24");
+  kva_export_int(e, kva_export_like(e, n, op_type), "axis", kva_cache_axis(n));
   return KVA_OK;
 }
 

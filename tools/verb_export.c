@@ -9,6 +9,7 @@ const kva_verb kva_verb_export = {
     "export", "MODEL -o FILE.onnx [options]", "write a model as ONNX, or its parameters for other programs",
     "KVShift, attention, rotary embedding and norms become model-local functions with bodies in standard operators:\n"
     "any ONNX runtime executes them, and Kvasir reads the calls back as its own operators.\n"
+    "--decode writes the function that computes the next rows of sequences, with caches as inputs and outputs.\n"
     "--weights takes trained values by name: parameters of a .kv model, initialisers of an ONNX model. Low-rank "
     "updates\n"
     "in the file are merged into the weights that they belong to.\n"
@@ -18,6 +19,7 @@ const kva_verb kva_verb_export = {
     "Examples:\n"
     "  kvasir export models/lm.kv -D preset=small --seed 1 -o lm.onnx\n"
     "  kvasir export models/lm.kv -D preset=small --weights run/step-0000001000.safetensors -o lm.onnx\n"
+    "  kvasir export models/lm.kv --weights run/step-0000001000.safetensors --decode -o decode.onnx\n"
     "  kvasir export models/llama.kv --like Llama/ --weights run/step-0000001000.safetensors --format huggingface -o "
     "out\n"
     "  kvasir export Llama/ --format gguf --packing q8_0 -o llama.gguf",
@@ -26,7 +28,8 @@ const kva_verb kva_verb_export = {
 typedef struct export_options {
   kva_strings defines, pins;
   const char *out, *weights, *like, *format, *packing;
-  int64_t seed;
+  int64_t seed, opset;
+  bool decode;
 } export_options;
 
 static const void *state_bytes(void *user, const kva_state *s) {
@@ -34,14 +37,26 @@ static const void *state_bytes(void *user, const kva_state *s) {
   return kva_session_state(user, s->name, &t) ? t.data : NULL;
 }
 
-/* Parameters get the initial values of a session with this seed; the exported graph is the loaded one. */
-static kva_status export_model(kva_module *m, kva_module *compiled_source, const char *out, uint64_t seed,
-                               kva_diag *diag) {
+/* What an option says of the file: the loaded graph, or the function that decodes, made of it. */
+static kva_status choose_form(kva_module *m, const export_options *o, kva_export_form *out) {
+  *out = (kva_export_form){.opset = (int)o->opset};
+  if (!o->decode) return KVA_OK;
+  const kva_pass_options passes = {.whole_caches = true};
+  KVA_TRY(kva_optimize(m, &passes));
+  *out = (kva_export_form){.function = "decode", .opset = o->opset ? (int)o->opset : 24};
+  return kva_make_decode(m, &passes);
+}
+
+/* Parameters get the initial values of a session with this seed. */
+static kva_status export_model(kva_module *m, kva_module *compiled_source, const export_options *o, kva_diag *diag) {
   kva_compiled *c;
+  kva_export_form form;
   KVA_TRY(kva_compile(compiled_source, &(kva_compile_options){.target = {.opt_level = 0}}, diag, &c));
   kva_session *s = NULL;
-  kva_status status = kva_session_create(c->artifact, &(kva_session_options){.threads = 1, .seed = seed}, diag, &s);
-  if (status == KVA_OK) status = kva_export_onnx(m, out, state_bytes, s, diag);
+  kva_status status =
+      kva_session_create(c->artifact, &(kva_session_options){.threads = 1, .seed = (uint64_t)o->seed}, diag, &s);
+  if (status == KVA_OK) status = choose_form(m, o, &form);
+  if (status == KVA_OK) status = kva_export_onnx_as(m, &form, o->out, state_bytes, s, diag);
   kva_session_destroy(s);
   kva_compiled_destroy(c);
   return status;
@@ -57,7 +72,7 @@ static int export_onnx(const char *path, const export_options *o, kva_diag *diag
   int code = load(path, o, o->weights, diag, &m);
   if (code < 0) code = load(path, o, o->weights, diag, &source);
   if (code < 0) {
-    kva_status status = export_model(m, source, o->out, (uint64_t)o->seed, diag);
+    kva_status status = export_model(m, source, o, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
     source = NULL; /* kva_compile owns it now */
   }
@@ -118,6 +133,8 @@ static int run(int argc, char **argv) {
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "seed of the parameters' initial values (0)"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
+      {"--decode", NULL, NULL, KVA_OPTION_FLAG, &o.decode, "with onnx: what decodes, with caches in and out"},
+      {"--opset", NULL, "N", KVA_OPTION_INT, &o.opset, "with onnx: 21 to 27 (21, with --decode 24)"},
   };
   const char *path;
   int n, code = kva_cli_parse(&kva_verb_export, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
@@ -129,6 +146,14 @@ static int run(int argc, char **argv) {
   bool onnx = !o.format || !strcmp(o.format, "onnx"), gguf = o.format && !strcmp(o.format, "gguf");
   if ((o.like && (onnx || gguf)) || (o.packing && !gguf)) {
     fprintf(stderr, "kvasir export: --like belongs to --format huggingface, --packing to --format gguf\n");
+    return EXIT_USAGE;
+  }
+  if (!onnx && (o.decode || o.opset)) {
+    fprintf(stderr, "kvasir export: --decode and --opset belong to --format onnx\n");
+    return EXIT_USAGE;
+  }
+  if (o.opset && (o.opset < (o.decode ? 24 : 21) || o.opset > 27)) {
+    fprintf(stderr, "kvasir export: --opset %lld: expected 21 to 27, with --decode 24 at least\n", (long long)o.opset);
     return EXIT_USAGE;
   }
   kva_diag *diag = kva_diag_create();

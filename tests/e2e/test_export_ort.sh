@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Exported files in ONNX Runtime: the numbers that Kvasir computes for the model itself, up to 1e-5, and the ONNX checker
-# accepts the files. The Python for it is $KVASIR_PYTHON, else that of the benchmarks, else python3.
+# accepts the files. An exported decode step gives token by token the text of kvasir generate. The Python for it is $KVASIR_PYTHON, else that of the benchmarks, else python3.
 . "$(dirname "$0")/support.sh"
 
 python=
@@ -53,13 +53,14 @@ for output, found in zip(session.get_outputs(), results):
     assert worst <= 1e-5, f"{output.name}: difference {worst}"
 PY
 
+form=() # options of export
 # check MODEL "SYMBOL=N ..." OPTIONS...
 check() {
   local model=$1 symbols=$2 inputs=()
   shift 2
   rm -rf "$work/in" "$work/results"
   mkdir "$work/in" "$work/results"
-  expect 0 export "$model" "$@" --seed 3 -o "$work/model.onnx"
+  expect 0 export "$model" "$@" "${form[@]}" --seed 3 -o "$work/model.onnx"
   # shellcheck disable=SC2086
   "$python" "$work/ort.py" inputs "$work/model.onnx" "$work/in" $symbols || fail "$model $*: does not load"
   for file in "$work"/in/*.npy; do inputs+=(-i "$(basename "$file" .npy)=$file"); done
@@ -72,6 +73,10 @@ check models/lm.kv "B=1 T=9" -D d=64 -D ffn=96 -D vocab=61 -D kv_heads=2
 check models/induction.kv "B=2 T=13" -D gate=gate -D window=3 -D shift_q=true
 check models/lm.kv "B=2 T=29" -D preset=small -D vocab=60 -D separator=7 -D window=3
 check models/mlp.kv "B=2 T=7"
+
+form=(--opset 27) # shifts as CausalConvWithState
+check models/lm.kv "B=2 T=13" -D preset=small -D vocab=60
+form=()
 
 # Operators that become functions, with operands left out and attributes that are expressions; functions of one name that
 # differ.
@@ -86,3 +91,51 @@ model functions (
 }
 KV
 check "$work/functions.kv" "B=2 T=5 S=9"
+
+# Decoding: a prompt in two chunks, then token by token, with what was an output as the next input.
+cat >"$work/decode.py" <<'PY'
+"""decode.py MODEL PROMPT TOKENS: the bytes that the model finds most probable after the prompt."""
+import sys
+import numpy as np
+import onnx
+import onnxruntime
+
+onnx.checker.check_model(onnx.load(sys.argv[1]), full_check=True)
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+options.log_severity_level = 3
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+sizes = {"B": 1, "T": 0, "capacity": 100}
+types = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64}
+state = {x.name: np.zeros([sizes.get(d, d) for d in x.shape], types[x.type]) for x in session.get_inputs()}
+names = [x.name for x in session.get_outputs()]
+
+def step(tokens):
+    state["tokens"] = np.array([tokens], np.int32)
+    results = dict(zip(names, session.run(None, state)))
+    state["position"] += len(tokens)
+    state.update({name[len("next_"):]: value for name, value in results.items() if name.startswith("next_")})
+    return int(results["logits"][0, -1].argmax())
+
+prompt, text = list(sys.argv[2].encode()), []
+step(prompt[:3])
+token = step(prompt[3:])
+for _ in range(int(sys.argv[3])):
+    text.append(token)
+    token = step([token])
+print((sys.argv[2].encode() + bytes(text)).decode())
+PY
+. "$(dirname "$0")/sentence.sh"
+if "$python" -c 'import onnx' 2>/dev/null; then
+  for separator in -1 46; do
+    for opset in 24 27; do
+      trained=("${size[@]}" -D separator=$separator --weights "$weights")
+      expect 0 export models/lm.kv "${trained[@]}" --decode --opset $opset -o "$work/decode.onnx"
+      "$python" "$work/decode.py" "$work/decode.onnx" 'the cat ' 40 >"$work/found" || fail "decode: does not run"
+      expect 0 generate models/lm.kv "${trained[@]}" --prompt 'the cat ' --tokens 40
+      cmp -s "$work/out" "$work/found" || fail "decode, separator $separator, opset $opset: $(cat "$work/found")"
+    done
+  done
+else
+  echo "not checked: decoding, no onnx package"
+fi

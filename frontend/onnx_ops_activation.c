@@ -81,6 +81,8 @@ kva_status kva_onnx_swish(kva_onnx_call *k) {
 /* Gate and value have equal shapes; nothing broadcasts. */
 kva_status kva_onnx_swiglu(kva_onnx_call *k) {
   kva_value *gate = kva_onnx_in(k, 0), *value = kva_onnx_in(k, 1);
+  if (gate->type->rank == value->type->rank)
+    value = kva_onnx_with_dims(k, value, gate->type->dims, "the second operand of SwiGLU");
   if (gate->type != value->type) return kva_onnx_fail(k, KVA_INVALID, "expected two inputs of one type and shape");
   return kva_onnx_done(k, kva_mul(k->b, swish(k, gate, kva_onnx_float(k, "alpha", 1)), value));
 }

@@ -137,11 +137,12 @@ static kva_status join(kva_onnx_call *k, const collected *c, int64_t axis, bool 
 
 /* ---- loops that are not unrolled --------------------------------------------------------------------------------- */
 
-/* v with the type that the loop carries, if only extents of 1 differ. */
+/* v with the type that the loop carries, if only extents of 1 differ, or extents that may be equal. */
 static kva_status as_carried(kva_onnx_call *k, uint32_t i, kva_value *v, const kva_type *type, kva_value **out) {
   if (v->type->dtype == type->dtype && v->type != type &&
       kva_type_elements(k->b->m, v->type) == kva_type_elements(k->b->m, type))
     v = kva_reshape_like(k->b, v, type);
+  if (v->type->rank == type->rank) v = kva_onnx_with_dims(k, v, type->dims, "a carried value");
   *out = v;
   if (v->type == type) return KVA_OK;
   kva_text was = {0}, now = {0};

@@ -60,11 +60,31 @@ kva_status kva_onnx_scatter_elements(kva_onnx_call *k) {
 
 kva_status kva_onnx_gather_nd(kva_onnx_call *k) {
   kva_gather_nd_attrs attrs = {.batch_dims = kva_onnx_int(k, "batch_dims", 0)};
-  return kva_onnx_done(k, kva_build(k->b, KVA_OP_gather_nd, 2, k->n->inputs, &attrs));
+  kva_value *x = kva_onnx_in(k, 0), *indices = kva_onnx_in(k, 1);
+  kva_dim batch[KVA_MAX_RANK] = {NULL};
+  for (uint32_t i = 0; i < x->type->rank && i + 1 < indices->type->rank; i++)
+    if (i < attrs.batch_dims) batch[i] = kva_onnx_dim(x, i);
+  indices = kva_onnx_with_dims(k, indices, batch, "indices of GatherND");
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_gather_nd, 2, (kva_value *[]){x, indices}, &attrs));
+}
+
+/* The length of an index follows from the ranks, and the updates' extents from those of data and indices. */
+static void agree_on_updates(kva_onnx_call *k, kva_value *x, kva_value **indices, kva_value **updates) {
+  int64_t lead = (int64_t)(*indices)->type->rank - 1, rank = x->type->rank, found = (*updates)->type->rank;
+  int64_t length = lead + rank - found;
+  kva_dim dims[KVA_MAX_RANK] = {NULL};
+  if (lead < 0 || found < lead || length < 1) return;
+  *indices = kva_onnx_with_extent(k, *indices, (uint32_t)lead, kva_expr_const(kva_onnx_exprs(k), length),
+                                  "indices of ScatterND");
+  for (int64_t i = 0; i < found; i++)
+    dims[i] = i < lead ? kva_onnx_dim(*indices, (uint32_t)i) : kva_onnx_dim(x, (uint32_t)(i - lead + length));
+  *updates = kva_onnx_with_dims(k, *updates, dims, "updates of ScatterND");
 }
 
 kva_status kva_onnx_scatter_nd(kva_onnx_call *k) {
   kva_scatter_nd_attrs attrs = {0};
   KVA_TRY(reduction_of(k, &attrs.reduction));
-  return kva_onnx_done(k, kva_build(k->b, KVA_OP_scatter_nd, 3, k->n->inputs, &attrs));
+  kva_value *x = kva_onnx_in(k, 0), *indices = kva_onnx_in(k, 1), *updates = kva_onnx_in(k, 2);
+  agree_on_updates(k, x, &indices, &updates);
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_scatter_nd, 3, (kva_value *[]){x, indices, updates}, &attrs));
 }

@@ -274,11 +274,10 @@ static kva_status read_ngrams(kva_onnx_call *k, ngrams *g) {
 }
 
 /* float[N, G]: how often each of grams[G, n] stands in x with `step` from element to element. */
-static kva_value *count_grams(kva_builder *b, kva_value *x, kva_value *grams, int64_t n, int64_t step,
-                              int64_t windows) {
+static kva_value *count_grams(kva_builder *b, kva_value *x, kva_value *grams, int64_t n, int64_t step, kva_dim length) {
   kva_expr_ctx *e = b->m->exprs;
   kva_value *all = NULL;
-  kva_dim one = kva_expr_const(e, 1), length = kva_expr_const(e, windows);
+  kva_dim one = kva_expr_const(e, 1);
   for (int64_t j = 0; j < n; j++) {
     kva_value *word = kva_onnx_unsqueeze(b, kva_onnx_slice(b, x, 1, kva_expr_const(e, j * step), length), 2, 1);
     kva_value *wanted = kva_onnx_slice(b, grams, 1, kva_expr_const(e, j), one);
@@ -292,15 +291,13 @@ static kva_value *count_grams(kva_builder *b, kva_value *x, kva_value *grams, in
 static kva_status count_length(kva_onnx_call *k, const ngrams *g, int64_t n, int64_t *out_n, kva_value **out) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = b->m->exprs;
-  int64_t pool, words, first = g->starts.v[n - 1];
+  int64_t pool, first = g->starts.v[n - 1];
   (void)kva_expr_is_const(g->pool->type->dims[0], &pool);
   int64_t end = n < g->starts.n ? g->starts.v[n] : pool;
   *out_n = 0, *out = NULL;
   if (first < 0 || end < first || end > pool || (end - first) % n)
     return kva_onnx_fail(k, KVA_INVALID, "ngram_counts: %lld to %lld of %lld for length %lld", (long long)first,
                          (long long)end, (long long)pool, (long long)n);
-  if (!kva_expr_is_const(kva_onnx_dim(g->x, 1), &words))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the number of words is symbolic; pin the symbol (--pin)");
   *out_n = (end - first) / n;
   kva_dim dims[2] = {kva_expr_const(e, *out_n), kva_expr_const(e, n)};
   kva_value *grams = kva_onnx_slice(b, g->pool, 0, kva_expr_const(e, first), kva_expr_const(e, end - first));
@@ -308,8 +305,10 @@ static kva_status count_length(kva_onnx_call *k, const ngrams *g, int64_t n, int
   kva_dim shape[2] = {kva_onnx_dim(g->x, 0), dims[0]};
   *out = kva_zeros(b, kva_type_tensor(b->m, KVA_F32, 2, shape));
   for (int64_t step = 1; *out_n && step <= (n > 1 ? g->skips + 1 : 1); step++) {
-    int64_t windows = words - (n - 1) * step;
-    if (windows > 0) *out = kva_add(b, *out, count_grams(b, g->x, grams, n, step, windows));
+    kva_dim windows = kva_expr_addi(e, kva_onnx_dim(g->x, 1), -(n - 1) * step), none = kva_expr_const(e, 0);
+    if (kva_expr_provably_le(e, windows, none)) continue;
+    windows = kva_expr_max(e, windows, none);
+    *out = kva_add(b, *out, count_grams(b, g->x, grams, n, step, windows));
   }
   return KVA_OK;
 }

@@ -244,25 +244,31 @@ kva_status kva_onnx_pad(kva_onnx_call *k) {
   return kva_onnx_done(k, build_pad(k, x, before, after, constant ? NULL : mode, value));
 }
 
+/* max(floor(v / 2), 0) + min(ceil(v / 2), 0) */
+static kva_dim half_towards_zero(kva_expr_ctx *e, kva_dim v) {
+  kva_dim zero = kva_expr_const(e, 0), two = kva_expr_const(e, 2);
+  return kva_expr_add(e, kva_expr_max(e, kva_expr_div(e, v, two), zero),
+                      kva_expr_min(e, kva_expr_ceildiv(e, v, two), zero));
+}
+
 /* Pads with zeros or crops to the requested extents; an odd element goes to the end. */
 kva_status kva_onnx_center_crop_pad(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
-  kva_ints shape, axes = kva_onnx_ints(k, "axes");
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_ints axes = kva_onnx_ints(k, "axes");
+  kva_dims shape;
   kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
   uint32_t rank = x->type->rank;
-  KVA_TRY(kva_onnx_need_ints(k, 1, "shape", &shape));
+  KVA_TRY(kva_onnx_need_dims(k, 1, "shape", &shape));
   if (shape.n != (axes.n ? axes.n : rank))
     return kva_onnx_fail(k, KVA_INVALID, "%u extents for %u axes", shape.n, axes.n ? axes.n : rank);
   for (uint32_t i = 0; i < rank; i++) before[i] = after[i] = kva_expr_const(kva_onnx_exprs(k), 0);
   for (uint32_t i = 0; i < shape.n; i++) {
     uint32_t axis;
-    int64_t extent;
     KVA_TRY(kva_onnx_axis(k, axes.n ? axes.v[i] : i, rank, &axis));
-    if (!kva_expr_is_const(kva_onnx_dim(x, axis), &extent))
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has a symbolic extent", axis);
-    int64_t change = shape.v[i] - extent, first = change / 2;
-    before[axis] = kva_expr_const(kva_onnx_exprs(k), first);
-    after[axis] = kva_expr_const(kva_onnx_exprs(k), change - first);
+    kva_dim change = kva_expr_sub(e, shape.v[i], kva_onnx_dim(x, axis));
+    before[axis] = half_towards_zero(e, change);
+    after[axis] = kva_expr_sub(e, change, before[axis]);
   }
   return kva_onnx_done(k, build_pad(k, x, before, after, NULL, NULL));
 }
@@ -300,16 +306,22 @@ static kva_status check_split_attrs(kva_onnx_call *k, bool sizes_given) {
 kva_status kva_onnx_split(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   uint32_t axis, parts = k->n->n_outputs;
-  kva_ints sizes;
-  bool given;
+  kva_dims sizes = {0, NULL};
+  bool given = kva_onnx_find_attr(k, "split") != NULL;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
-  KVA_TRY(kva_onnx_list(k, "split", 1, &sizes, &given));
+  if (given)
+    sizes = kva_onnx_dims_of(k, kva_onnx_ints(k, "split"));
+  else if ((given = kva_onnx_in(k, 1) != NULL))
+    KVA_TRY(kva_onnx_need_dims(k, 1, "split", &sizes));
   KVA_TRY(check_split_attrs(k, given));
   if (given && sizes.n != parts) return kva_onnx_fail(k, KVA_INVALID, "%u sizes for %u outputs", sizes.n, parts);
   kva_expr_ctx *e = kva_onnx_exprs(k);
-  kva_dim at = kva_expr_const(e, 0), extent = kva_onnx_dim(x, axis);
+  kva_dim at = kva_expr_const(e, 0), extent, sum = at;
+  for (uint32_t i = 0; i < sizes.n; i++) sum = kva_expr_add(e, sum, sizes.v[i]);
+  if (given) x = kva_onnx_with_extent(k, x, axis, sum, "the operand of Split");
+  extent = kva_onnx_dim(x, axis);
   for (uint32_t i = 0; i < parts; i++) {
-    kva_dim n = given ? kva_expr_const(e, sizes.v[i]) : equal_part(k, extent, parts, i);
+    kva_dim n = given ? sizes.v[i] : equal_part(k, extent, parts, i);
     int64_t number, total;
     kva_dim end = kva_expr_add(e, at, n);
     if (kva_expr_is_const(n, &number) &&

@@ -84,6 +84,22 @@ static kva_value *as_scalar(kva_builder *b, kva_value *p) {
   return p->type->rank == 1 && kva_expr_is(p->type->dims[0], 1) ? kva_reshape(b, p, 0, NULL) : p;
 }
 
+/* Scales and zero points have the extents that the data gives them. */
+static kva_status agree_on_scales(kva_onnx_call *k, const kva_dequantize_attrs *attrs, kva_value **in) {
+  const kva_type *q = in[0]->type;
+  uint32_t axis, rank = in[1]->type->rank;
+  kva_dim dims[KVA_MAX_RANK];
+  if (!rank || (attrs->block > 0 && rank != q->rank)) return KVA_OK;
+  KVA_TRY(kva_onnx_axis(k, attrs->axis, q->rank, &axis));
+  memcpy(dims, q->dims, sizeof *dims * q->rank);
+  kva_dim blocks = kva_expr_const(kva_onnx_exprs(k), attrs->block);
+  if (attrs->block > 0) dims[axis] = kva_expr_ceildiv(kva_onnx_exprs(k), dims[axis], blocks);
+  for (uint32_t i = 1; i < 3; i++)
+    if (in[i] && in[i]->type->rank == rank)
+      in[i] = kva_onnx_with_dims(k, in[i], rank == 1 ? &dims[axis] : dims, i == 1 ? "scales" : "zero points");
+  return KVA_OK;
+}
+
 kva_status kva_onnx_dequantize(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *q = kva_onnx_in(k, 0), *zero = kva_onnx_in(k, 2);
@@ -96,6 +112,7 @@ kva_status kva_onnx_dequantize(kva_onnx_call *k) {
   kva_value *scale = kva_onnx_in(k, 1), *in[] = {q, scale, has_zero ? zero : NULL};
   for (uint32_t i = 1; whole && i < 3; i++) in[i] = in[i] ? as_scalar(b, in[i]) : NULL;
   if (!in[1]->type->rank) attrs.block = 0;
+  KVA_TRY(agree_on_scales(k, &attrs, in));
   return kva_onnx_done(k, kva_build(b, KVA_OP_dequantize, has_zero ? 3 : 2, in, &attrs));
 }
 

@@ -66,7 +66,8 @@ kva_status kva_onnx_reverse_sequence(kva_onnx_call *k) {
   uint32_t rank = x->type->rank, batch, time;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "batch_axis", 1), rank, &batch));
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "time_axis", 0), rank, &time));
-  kva_value *length = along(b, kva_onnx_in(k, 1), batch, rank);
+  kva_value *length =
+      along(b, kva_onnx_with_extent(k, kva_onnx_in(k, 1), 0, kva_onnx_dim(x, batch), "sequence_lens"), batch, rank);
   kva_value *t = kva_onnx_ramp(b, KVA_I64, rank, time, kva_onnx_dim(x, time));
   kva_value *mirrored = kva_sub(b, kva_sub(b, length, kva_const_scalar(b, KVA_I64, 1)), t);
   kva_value *index = kva_onnx_where(b, kva_build2(b, KVA_OP_less, t, length), mirrored, t);
@@ -81,6 +82,11 @@ kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
   uint32_t rank = cache->type->rank, axis;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -2), rank, &axis));
   if (update->type->rank != rank) return kva_onnx_fail(k, KVA_INVALID, "update and cache differ in rank");
+  kva_dim others[KVA_MAX_RANK];
+  memcpy(others, cache->type->dims, sizeof *others * rank);
+  others[axis] = NULL;
+  update = kva_onnx_with_dims(k, update, others, "the update of TensorScatter");
+  if (write) write = kva_onnx_with_extent(k, write, 0, kva_onnx_dim(cache, 0), "write_indices");
   kva_value *row = kva_onnx_ramp(b, KVA_I64, rank, axis, kva_onnx_dim(cache, axis));
   kva_value *zero = kva_const_scalar(b, KVA_I64, 0), *one = kva_const_scalar(b, KVA_I64, 1);
   kva_value *count = kva_dim_scalar(b, KVA_I64, kva_onnx_dim(update, axis));

@@ -9,14 +9,24 @@ static kva_status need_strings(kva_onnx_call *k, uint32_t i) {
                        kva_dtype_name(kva_onnx_in(k, i)->type->dtype));
 }
 
+/* x expanded to t, its extents taken to be those of t where they are not 1. */
+static kva_value *expand_to(kva_builder *b, kva_value *x, const kva_type *t) {
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t rank = x->type->rank;
+  for (uint32_t i = 0; i < rank; i++)
+    dims[i] = kva_expr_is_const(x->type->dims[i], NULL) ? x->type->dims[i] : t->dims[t->rank - rank + i];
+  if (b->assumes) x = kva_assume(b, x, dims, "strings that broadcast");
+  return kva_expand(b, x, t->rank, t->dims);
+}
+
 /* x and y expanded to their common shape: that of the sum of zeros of their shapes. */
 static void broadcast(kva_builder *b, kva_value **x, kva_value **y) {
   kva_value *zeros[2] = {kva_zeros(b, kva_type_with_dtype(b->m, (*x)->type, KVA_I64)),
                          kva_zeros(b, kva_type_with_dtype(b->m, (*y)->type, KVA_I64))};
   const kva_type *t = kva_add(b, zeros[0], zeros[1])->type;
   if (b->failed) return;
-  *x = kva_expand(b, *x, t->rank, t->dims);
-  *y = kva_expand(b, *y, t->rank, t->dims);
+  *x = expand_to(b, *x, t);
+  *y = expand_to(b, *y, t);
 }
 
 kva_status kva_onnx_string_concat(kva_onnx_call *k) {

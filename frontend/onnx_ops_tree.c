@@ -154,15 +154,18 @@ static kva_value *combine(kva_builder *b, const forest *f, kva_value *leaves, kv
 static kva_status evaluate(kva_onnx_call *k, const forest *f, kva_value **out) {
   kva_value *x = kva_onnx_in(k, 0);
   uint32_t depth = 0;
-  int64_t features, most = 0;
+  int64_t most = 0;
   if (x->type->rank == 1) x = kva_onnx_unsqueeze(k->b, x, 0, 1);
   if (x->type->rank != 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2, found %u", x->type->rank);
   x = kva_onnx_widen(k->b, x);
   for (uint32_t i = 0; i < f->n; i++) most = f->feature[i] > most ? f->feature[i] : most;
-  if (!kva_expr_is_const(kva_onnx_dim(x, 1), &features))
+  kva_dim least = kva_expr_const(kva_onnx_exprs(k), most + 1), features = kva_onnx_dim(x, 1);
+  int64_t known;
+  if (kva_expr_is_const(features, &known) && most >= known)
+    return kva_onnx_fail(k, KVA_INVALID, "feature %lld of %lld", (long long)most, (long long)known);
+  if (!kva_expr_provably_le(kva_onnx_exprs(k), least, features) && !k->b->assumes)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "the number of features is symbolic; pin the symbol (--pin)");
-  if (most >= features)
-    return kva_onnx_fail(k, KVA_INVALID, "feature %lld of %lld", (long long)most, (long long)features);
+  x = kva_onnx_with_extent(k, x, 1, kva_expr_max(kva_onnx_exprs(k), features, least), "the features of trees");
   KVA_TRY(depth_of(k, f, &depth));
   *out = combine(k->b, f, walk(k->b, f, depth, x), x->type->dtype);
   return KVA_OK;

@@ -65,13 +65,21 @@ kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, .
   return kva_fail(k->c->diag, status, &k->n->loc, "%s-%lld: %s", k->n->op_type, (long long)k->version, text);
 }
 
+kva_value *kva_onnx_with_dims(kva_onnx_call *k, kva_value *v, const kva_dim *dims, const char *user) {
+  kva_dim assumed[KVA_MAX_RANK];
+  const kva_type *t = v->type;
+  if (!k->b->assumes || k->b->failed) return v;
+  for (uint32_t i = 0; i < t->rank; i++) {
+    bool differs = !dims[i] || kva_expr_is_const(kva_expr_sub(kva_onnx_exprs(k), dims[i], t->dims[i]), NULL);
+    assumed[i] = differs ? t->dims[i] : dims[i];
+  }
+  return kva_assume(k->b, v, assumed, user);
+}
+
 kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user) {
-  kva_dim dims[KVA_MAX_RANK];
-  bool differ = kva_expr_is_const(extent, NULL) && kva_expr_is_const(v->type->dims[axis], NULL);
-  if (!k->b->assumes || differ) return v;
-  memcpy(dims, v->type->dims, sizeof *dims * v->type->rank);
+  kva_dim dims[KVA_MAX_RANK] = {NULL};
   dims[axis] = extent;
-  return kva_assume(k->b, v, dims, user);
+  return kva_onnx_with_dims(k, v, dims, user);
 }
 
 kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t rank, uint32_t *out) {

@@ -47,8 +47,10 @@ static inline kva_dim kva_onnx_dim(const kva_value *v, uint32_t axis) {
 static inline kva_expr_ctx *kva_onnx_exprs(const kva_onnx_call *k) {
   return k->b->m->exprs;
 }
-/* v with `extent` on an axis, where either of it and v's own is symbolic and the model's extents may be assumed. */
+/* v with `extent` on an axis, where it may be equal to v's own and the model's extents may be assumed. */
 kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user);
+/* The same for every axis; NULL in dims: v's own extent. */
+kva_value *kva_onnx_with_dims(kva_onnx_call *k, kva_value *v, const kva_dim *dims, const char *user);
 /* axis in [-rank, rank) to [0, rank). */
 KVA_MUST_USE kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t rank, uint32_t *out);
 

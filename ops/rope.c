@@ -36,6 +36,12 @@ kva_status kva_rope_infer(kva_module *m, const kva_node *n, const kva_type **out
   return KVA_OK;
 }
 
+/* Axes align from the right; the last one of the angles is another than x's. */
+int kva_rope_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  if (axis + 1 < t->rank) return kva_agrees_aligned(attrs, t, operand, axis);
+  return operand ? KVA_MAX_RANK : -1;
+}
+
 typedef struct channel {
   int64_t pair, partner;
   bool first; /* whether it is the first of its pair */

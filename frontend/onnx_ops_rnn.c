@@ -5,9 +5,10 @@
 #include "ops/ids.h"
 
 enum { MAX_STEPS = 256, GATES_RNN = 1, GATES_GRU = 3, GATES_LSTM = 4 };
-enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H, IN_C, IN_P };
+enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H, IN_C, IN_P, N_INPUTS };
 
 typedef struct rnn {
+  kva_value *in[N_INPUTS];                  /* with the extents that the attributes give them; NULL: omitted */
   int64_t gates, hidden, directions, steps; /* steps: -1 if they are not unrolled */
   kva_dim length;
   kva_value *lengths;                             /* int64[B, 1]; NULL: all sequences have the whole length */
@@ -66,15 +67,15 @@ static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
 }
 
 static kva_status read_lengths(kva_onnx_call *k, rnn *r) {
-  kva_value *lengths = kva_onnx_in(k, IN_LENGTHS);
+  kva_value *lengths = r->in[IN_LENGTHS];
   if (whole_sequences(k, r->steps)) return KVA_OK;
   if (lengths->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "sequence_lens: expected rank 1");
   r->lengths = kva_onnx_unsqueeze(k->b, kva_cast(k->b, lengths, KVA_I64), 1, 1);
   return KVA_OK;
 }
 
-static kva_status expect_extent(kva_onnx_call *k, uint32_t input, const char *name, uint32_t axis, kva_dim expected) {
-  const kva_value *v = kva_onnx_in(k, input);
+static kva_status expect_extent(kva_onnx_call *k, const kva_value *v, const char *name, uint32_t axis,
+                                kva_dim expected) {
   kva_text text = {0};
   if (v->type->dims[axis] == expected) return KVA_OK;
   kva_text_add(&text, "%s has extent ", name);
@@ -86,34 +87,41 @@ static kva_status expect_extent(kva_onnx_call *k, uint32_t input, const char *na
   return status;
 }
 
-/* An input of this rank whose first extents are those given; 0 ends them, and leaves the rest alone. */
-static kva_status expect_shape(kva_onnx_call *k, uint32_t input, const char *name, uint32_t rank,
-                               const int64_t *extents) {
-  const kva_value *v = kva_onnx_in(k, input);
-  if (!v) return KVA_OK;
-  if (v->type->rank != rank)
-    return kva_onnx_fail(k, KVA_INVALID, "%s has rank %u; expected %u", name, v->type->rank, rank);
-  for (uint32_t i = 0; i < rank && extents[i]; i++)
-    KVA_TRY(expect_extent(k, input, name, i, kva_expr_const(kva_onnx_exprs(k), extents[i])));
+/* Input i has this rank and these extents (NULL: any), which it is given where its own are symbolic. */
+static kva_status shape_input(kva_onnx_call *k, rnn *r, uint32_t i, uint32_t rank, const kva_dim *extents) {
+  static const char *const names[N_INPUTS] = {"X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"};
+  if (!r->in[i]) return KVA_OK;
+  if (r->in[i]->type->rank != rank)
+    return kva_onnx_fail(k, KVA_INVALID, "%s has rank %u; expected %u", names[i], r->in[i]->type->rank, rank);
+  r->in[i] = kva_onnx_with_dims(k, r->in[i], extents, names[i]);
+  for (uint32_t axis = 0; axis < rank; axis++)
+    if (extents[axis]) KVA_TRY(expect_extent(k, r->in[i], names[i], axis, extents[axis]));
   return KVA_OK;
 }
 
 /* Weights are [directions, gates hidden, ...]; their shapes and the attributes must tell the same. */
-static kva_status check_shapes(kva_onnx_call *k, const rnn *r) {
-  int64_t d = r->directions, rows = r->gates * r->hidden;
-  KVA_TRY(expect_shape(k, IN_W, "W", 3, (int64_t[]){d, rows, 0}));
-  KVA_TRY(expect_shape(k, IN_R, "R", 3, (int64_t[]){d, rows, r->hidden}));
-  KVA_TRY(expect_shape(k, IN_B, "B", 2, (int64_t[]){d, 2 * rows}));
-  KVA_TRY(expect_extent(k, IN_W, "W", 2, kva_onnx_in(k, IN_X)->type->dims[2]));
-  if (r->gates == GATES_LSTM) KVA_TRY(expect_shape(k, IN_P, "P", 2, (int64_t[]){d, 3 * r->hidden}));
-  for (uint32_t i = IN_H; i <= (r->gates == GATES_LSTM ? IN_C : IN_H); i++) {
-    const char *name = i == IN_H ? "initial_h" : "initial_c";
-    KVA_TRY(expect_shape(k, i, name, 3, (int64_t[]){0, 0, 0}));
-    if (!kva_onnx_in(k, i)) continue;
-    KVA_TRY(expect_extent(k, i, name, r->batch_first, kva_expr_const(kva_onnx_exprs(k), d)));
-    KVA_TRY(expect_extent(k, i, name, 2, kva_expr_const(kva_onnx_exprs(k), r->hidden)));
-  }
-  return KVA_OK;
+static kva_status shape_inputs(kva_onnx_call *k, rnn *r) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  int64_t rows = r->gates * r->hidden;
+  kva_dim d = kva_expr_const(e, r->directions), hidden = kva_expr_const(e, r->hidden);
+  kva_dim gates = kva_expr_const(e, rows), biases = kva_expr_const(e, 2 * rows),
+          peep = kva_expr_const(e, 3 * r->hidden);
+  kva_dim states[3] = {d, NULL, hidden}, batched[3] = {NULL, d, hidden};
+  const kva_dim *state = r->batch_first ? batched : states;
+  KVA_TRY(shape_input(k, r, IN_W, 3, (kva_dim[]){d, gates, r->in[IN_X]->type->dims[2]}));
+  KVA_TRY(shape_input(k, r, IN_R, 3, (kva_dim[]){d, gates, hidden}));
+  KVA_TRY(shape_input(k, r, IN_B, 2, (kva_dim[]){d, biases}));
+  KVA_TRY(shape_input(k, r, IN_H, 3, state));
+  if (r->gates != GATES_LSTM) return KVA_OK;
+  KVA_TRY(shape_input(k, r, IN_C, 3, state));
+  return shape_input(k, r, IN_P, 2, (kva_dim[]){d, peep});
+}
+
+/* The extent of R, else what the attribute says. */
+static kva_status read_hidden(kva_onnx_call *k, rnn *r) {
+  r->hidden = kva_onnx_int(k, "hidden_size", 0);
+  if (kva_expr_is_const(r->in[IN_R]->type->dims[2], &r->hidden) || r->hidden > 0) return KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "the hidden size must be a number: of R's shape or attribute hidden_size");
 }
 
 static kva_status check_attrs(kva_onnx_call *k, const rnn *r, const char *way) {
@@ -130,15 +138,15 @@ static kva_status check_attrs(kva_onnx_call *k, const rnn *r, const char *way) {
 
 static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
   const char *way = kva_onnx_string(k, "direction", "forward");
-  const kva_type *x = kva_onnx_in(k, IN_X)->type, *w = kva_onnx_in(k, IN_R)->type;
+  const kva_type *x = kva_onnx_in(k, IN_X)->type;
   *r = (rnn){.gates = k->arg,
              .batch_first = kva_onnx_int(k, "layout", 0) != 0,
              .linear_before_reset = kva_onnx_int(k, "linear_before_reset", 0) != 0,
              .reverse = !strcmp(way, "reverse"),
              .directions = strcmp(way, "bidirectional") ? 1 : 2};
-  if (x->rank != 3 || w->rank != 3) return kva_onnx_fail(k, KVA_INVALID, "expected X and R of rank 3");
-  if (!kva_expr_is_const(w->dims[2], &r->hidden))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the hidden size must be a number");
+  for (uint32_t i = 0; i < N_INPUTS; i++) r->in[i] = kva_onnx_in(k, i);
+  if (x->rank != 3 || r->in[IN_R]->type->rank != 3) return kva_onnx_fail(k, KVA_INVALID, "expected X and R of rank 3");
+  KVA_TRY(read_hidden(k, r));
   r->length = x->dims[r->batch_first];
   if (!kva_expr_is_const(r->length, &r->steps)) r->steps = -1;
   KVA_TRY(read_lengths(k, r));
@@ -146,7 +154,7 @@ static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
   if (kva_onnx_find_attr(k, "clip") || kva_onnx_int(k, "input_forget", 0))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "clip and input_forget");
   KVA_TRY(check_attrs(k, r, way));
-  KVA_TRY(check_shapes(k, r));
+  KVA_TRY(shape_inputs(k, r));
   return read_activations(k, r);
 }
 
@@ -201,9 +209,9 @@ static kva_value *step_lstm(kva_onnx_call *k, direction *d, kva_value *x) {
 /* ---- one direction ----------------------------------------------------------------------------------------------- */
 
 static kva_value *initial_state(kva_onnx_call *k, const rnn *r, uint32_t input, int64_t i, kva_dim batch) {
-  kva_value *given = kva_onnx_in(k, input);
+  kva_value *given = r->in[input];
   kva_dim dims[2] = {batch, kva_expr_const(kva_onnx_exprs(k), r->hidden)};
-  if (!given) return kva_zeros(k->b, kva_type_tensor(k->b->m, kva_onnx_in(k, IN_X)->type->dtype, 2, dims));
+  if (!given) return kva_zeros(k->b, kva_type_tensor(k->b->m, r->in[IN_X]->type->dtype, 2, dims));
   if (r->batch_first) given = kva_transpose(k->b, given, (int64_t[]){1, 0, 2});
   return entry(k, given, i);
 }
@@ -211,16 +219,16 @@ static kva_value *initial_state(kva_onnx_call *k, const rnn *r, uint32_t input, 
 /* X as [T, B, I]; x = X W^T with the input biases. */
 static void prepare(kva_onnx_call *k, const rnn *r, kva_value *x, int64_t i, direction *d) {
   kva_builder *b = k->b;
-  kva_value *bias = kva_onnx_in(k, IN_B) ? entry(k, kva_onnx_in(k, IN_B), i) : NULL;
+  kva_value *bias = r->in[IN_B] ? entry(k, r->in[IN_B], i) : NULL;
   int64_t rows = r->gates * r->hidden, n_activations = r->gates == GATES_RNN ? 1 : r->gates == GATES_GRU ? 2 : 3;
   *d = (direction){.r = r,
-                   .R = entry(k, kva_onnx_in(k, IN_R), i),
+                   .R = entry(k, r->in[IN_R], i),
                    .act = r->activations + i * n_activations,
                    .backward = r->reverse || i == 1};
-  d->x = kva_matmul(b, x, entry(k, kva_onnx_in(k, IN_W), i), false, true);
+  d->x = kva_matmul(b, x, entry(k, r->in[IN_W], i), false, true);
   if (bias) d->x = kva_add(b, d->x, part(k, bias, 0, 0, rows));
   if (bias) d->rb = part(k, bias, 0, rows, rows);
-  if (r->gates == GATES_LSTM && kva_onnx_in(k, IN_P)) d->peephole = entry(k, kva_onnx_in(k, IN_P), i);
+  if (r->gates == GATES_LSTM && r->in[IN_P]) d->peephole = entry(k, r->in[IN_P], i);
   if (b->failed) return;
   d->h = initial_state(k, r, IN_H, i, x->type->dims[1]);
   if (r->gates == GATES_LSTM) d->c = initial_state(k, r, IN_C, i, x->type->dims[1]);
@@ -311,7 +319,7 @@ static void set_state(kva_onnx_call *k, const rnn *r, uint32_t output, kva_value
 kva_status kva_onnx_rnn(kva_onnx_call *k) {
   rnn r;
   KVA_TRY(read_rnn(k, &r));
-  kva_value *x = kva_onnx_in(k, IN_X), *h[2], *c[2], *sequences[2];
+  kva_value *x = r.in[IN_X], *h[2], *c[2], *sequences[2];
   if (r.batch_first) x = kva_transpose(k->b, x, (int64_t[]){1, 0, 2});
   for (int64_t i = 0; i < r.directions; i++) {
     direction d;

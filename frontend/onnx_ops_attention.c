@@ -1,6 +1,6 @@
 /* Rules: the language-model operators. */
 #include "frontend/frontend_internal.h"
-#include "frontend/onnx_rules.h"
+#include "frontend/onnx_window.h"
 #include "ops/ids.h"
 
 #include <math.h>
@@ -88,14 +88,23 @@ static kva_status append_past(kva_onnx_call *k, attention *a) {
   return k->b->failed ? KVA_INVALID : KVA_OK;
 }
 
-/* A mask for fewer keys than there are hides the others. */
+/* A mask for fewer keys than there are hides the others. One of a single key would do that, too, or broadcast: where
+ * its extent is symbolic, it is taken not to be 1, and not to be more than there are keys. */
 static kva_value *extend_mask(kva_onnx_call *k, kva_value *mask, kva_dim keys) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
   uint32_t rank = mask->type->rank;
-  kva_dim own = rank ? kva_onnx_dim(mask, rank - 1) : keys, none = kva_expr_const(kva_onnx_exprs(k), 0);
-  if (own == keys || !kva_expr_provably_less(kva_onnx_exprs(k), own, keys) || kva_expr_is(own, 1)) return mask;
+  kva_dim own = rank ? kva_onnx_dim(mask, rank - 1) : keys, none = kva_expr_const(e, 0);
+  bool fewer = kva_expr_provably_less(e, own, keys), other = fewer || kva_expr_provably_less(e, keys, own);
+  bool unknown = !other && k->b->assumes && !kva_expr_is_const(own, NULL);
+  if (own == keys || kva_expr_is(own, 1) || (!fewer && !unknown)) return mask;
+  if (unknown) {
+    kva_dim several = kva_expr_min(e, keys, kva_expr_const(e, 2));
+    own = kva_expr_max(e, kva_expr_min(e, own, keys), several);
+    mask = kva_onnx_with_extent(k, mask, rank - 1, own, "the mask of Attention");
+  }
   kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
   for (uint32_t i = 0; i < rank; i++) before[i] = after[i] = none;
-  after[rank - 1] = kva_expr_sub(kva_onnx_exprs(k), keys, own);
+  after[rank - 1] = kva_expr_sub(e, keys, own);
   double hidden = mask->type->dtype == KVA_BOOL ? 0 : -(double)INFINITY;
   kva_pad_attrs attrs = {.before = {rank, before}, .after = {rank, after}};
   return kva_build(k->b, KVA_OP_pad, 2, (kva_value *[]){mask, kva_scalar_like(k->b, mask, hidden)}, &attrs);
@@ -327,14 +336,28 @@ static kva_status check_causal_conv(kva_onnx_call *k, const char **activation) {
   return KVA_OK;
 }
 
-/* A depthwise causal convolution is a KV shift whose heads are the channels: x[B, C, L, 1]; tap j of the shift is tap
- * k-1-j of the convolution. Both have the same state, the last k-1 inputs. */
-kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
+/* The same where the number of taps is known at run time only. */
+static kva_status causal_conv_free(kva_onnx_call *k, kva_value *w, kva_value **y) {
+  static const int64_t one = 1;
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
-  const char *activation;
-  KVA_TRY(check_causal_conv(k, &activation));
-  kva_value *x = kva_onnx_in(k, 0), *w = kva_onnx_in(k, 1), *bias = kva_onnx_in(k, 2), *past = kva_onnx_in(k, 3);
+  kva_value *x = kva_onnx_in(k, 0), *past = kva_onnx_in(k, 3);
+  kva_dim none = kva_expr_const(e, 0), kept = kva_expr_addi(e, kva_onnx_dim(w, 2), -1), length = kva_onnx_dim(x, 2);
+  kva_dim state[3] = {kva_onnx_dim(x, 0), kva_onnx_dim(x, 1), kept};
+  if (past) past = kva_onnx_with_dims(k, past, state, "the past of CausalConvWithState");
+  x = past ? kva_onnx_concat(b, past, x, 2) : kva_onnx_pad_spatial(k, x, &kept, &none);
+  if (b->failed) return KVA_INVALID;
+  KVA_TRY(kva_onnx_correlate(k, x, w, kva_onnx_dim(w, 0), &one, &one, y));
+  kva_onnx_set_out(k, 1, kva_onnx_slice(b, x, 2, length, kept));
+  return KVA_OK;
+}
+
+/* A depthwise causal convolution is a KV shift whose heads are the channels: x[B, C, L, 1]; tap j of the shift is tap
+ * k-1-j of the convolution. Both have the same state, the last k-1 inputs. */
+static kva_status shift_rows(kva_onnx_call *k, kva_value *w, kva_value **y) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *x = kva_onnx_in(k, 0), *past = kva_onnx_in(k, 3);
   kva_dim taps = kva_onnx_dim(w, 2), starts[2] = {kva_expr_const(e, 0), kva_expr_addi(e, taps, -1)};
   kva_dim shape[2] = {kva_onnx_dim(w, 0), taps};
   w = kva_reshape(b, w, 2, shape);
@@ -346,7 +369,18 @@ kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
   if (b->failed) return KVA_INVALID;
   const kva_type *state = kva_result(shift, 1)->type;
   kva_onnx_set_out(k, 1, kva_reshape(b, kva_result(shift, 1), 3, state->dims));
-  kva_value *y = kva_reshape_like(b, kva_result(shift, 0), x->type);
+  *y = kva_reshape_like(b, kva_result(shift, 0), x->type);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  const char *activation;
+  KVA_TRY(check_causal_conv(k, &activation));
+  kva_value *w = kva_onnx_in(k, 1), *bias = kva_onnx_in(k, 2), *y = NULL;
+  w = kva_onnx_with_extent(k, w, 0, kva_onnx_dim(kva_onnx_in(k, 0), 1), "weights of CausalConvWithState");
+  bool known = kva_expr_is_const(kva_onnx_dim(w, 2), NULL);
+  KVA_TRY(known ? shift_rows(k, w, &y) : causal_conv_free(k, w, &y));
   if (bias) y = kva_add(b, y, kva_onnx_unsqueeze(b, bias, 1, 1));
   return kva_onnx_done(k, strcmp(activation, "none") ? kva_build1(b, KVA_OP_silu, y) : y);
 }

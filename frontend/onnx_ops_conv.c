@@ -12,8 +12,7 @@ static kva_status read_group(kva_onnx_call *k, int64_t *out) {
   return *out < 1 ? kva_onnx_fail(k, KVA_INVALID, "attribute 'group': %lld", (long long)*out) : KVA_OK;
 }
 
-/* The weights with the extents that attribute kernel_shape gives their windows. */
-static kva_value *shaped_weight(kva_onnx_call *k, kva_value *weight) {
+kva_value *kva_onnx_shaped_weight(kva_onnx_call *k, kva_value *weight) {
   kva_ints shape = kva_onnx_ints(k, "kernel_shape");
   for (uint32_t i = 0; i < shape.n && i + 2 < weight->type->rank; i++)
     if (shape.v[i] > 0)
@@ -22,13 +21,45 @@ static kva_value *shaped_weight(kva_onnx_call *k, kva_value *weight) {
   return weight;
 }
 
+/* Each group's channels are those of the weights. */
+static void agree_on_channels(kva_onnx_call *k, kva_value **x, kva_value **weight, int64_t group) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_dim channels = kva_onnx_dim(*x, 1);
+  if (kva_expr_is_const(channels, NULL))
+    *weight = kva_onnx_with_extent(k, *weight, 1, kva_expr_div(e, channels, kva_expr_const(e, group)),
+                                   "weights of a convolution");
+  else
+    *x = kva_onnx_with_extent(k, *x, 1, kva_expr_muli(e, kva_onnx_dim(*weight, 1), group),
+                              "the operand of a convolution");
+}
+
+/* Whether auto_pad's amounts depend on a symbolic extent. */
+static bool pads_by_extent(const kva_onnx_window *w, const kva_value *x) {
+  bool same = w->auto_pad == KVA_PAD_SAME_UPPER || w->auto_pad == KVA_PAD_SAME_LOWER, found = false;
+  for (uint32_t i = 0; same && i < w->n; i++)
+    found |= w->strides[i] > 1 && !kva_expr_is_const(kva_onnx_dim(x, i + 2), NULL);
+  return found;
+}
+
+/* x with the zeros of auto_pad; w then has none. */
+static kva_value *padded_operand(kva_onnx_call *k, kva_value *x, kva_onnx_window *w) {
+  kva_dim before[KVA_ONNX_MAX_SPATIAL], after[KVA_ONNX_MAX_SPATIAL];
+  for (uint32_t i = 0; i < w->n; i++)
+    kva_onnx_same_padding(k, w, i, kva_expr_const(kva_onnx_exprs(k), kva_onnx_span(w, i)), &before[i], &after[i]);
+  w->auto_pad = KVA_PAD_VALID;
+  return kva_onnx_pad_spatial(k, x, before, after);
+}
+
 kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *weight, kva_value **out) {
   kva_onnx_window w;
   int64_t group;
-  weight = shaped_weight(k, weight);
+  weight = kva_onnx_shaped_weight(k, weight);
   KVA_TRY(kva_onnx_read_window(k, weight, &w));
-  KVA_TRY(kva_onnx_resolve_same(k, &w));
   KVA_TRY(read_group(k, &group));
+  agree_on_channels(k, &x, &weight, group);
+  if (w.free) return kva_onnx_convolve_free(k, x, weight, &w, group, out);
+  if (pads_by_extent(&w, x)) x = padded_operand(k, x, &w);
+  KVA_TRY(kva_onnx_resolve_same(k, &w));
   kva_conv_attrs attrs = {
       .strides = {w.n, w.strides}, .pads = {2 * w.n, w.pads}, .dilations = {w.n, w.dilations}, .group = group};
   *out = kva_build(k->b, KVA_OP_conv, 2, (kva_value *[]){x, weight}, &attrs);
@@ -51,13 +82,24 @@ static void split_padding(kva_onnx_window *w, uint32_t i, int64_t total) {
   w->pads[i + w->n] = total - w->pads[i];
 }
 
+static kva_status check_lengths(kva_onnx_call *k, const kva_onnx_window *w, kva_ints wanted) {
+  kva_ints padding = kva_onnx_ints(k, "output_padding");
+  if ((!padding.n || padding.n == w->n) && (!wanted.n || wanted.n == w->n)) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "output_padding and output_shape need %u values", w->n);
+}
+
+/* Whether a kernel's extent is symbolic, or the padding that gives the wanted one. */
+static bool depends_on_extents(const kva_onnx_window *w, const kva_value *x, kva_ints wanted) {
+  bool depends = w->free;
+  for (uint32_t i = 0; wanted.n && i < w->n; i++) depends |= !kva_expr_is_const(kva_onnx_dim(x, i + 2), NULL);
+  return depends;
+}
+
 /* Output extent of axis i and its pads. Default: stride * (in - 1) + output_padding + span - pads. */
 static kva_status transposed_extent(kva_onnx_call *k, kva_onnx_window *w, uint32_t i, kva_ints wanted, kva_dim *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
   kva_ints padding = kva_onnx_ints(k, "output_padding");
   kva_dim in = kva_onnx_dim(kva_onnx_in(k, 0), i + 2);
-  if ((padding.n && padding.n != w->n) || (wanted.n && wanted.n != w->n))
-    return kva_onnx_fail(k, KVA_INVALID, "output_padding and output_shape need %u values", w->n);
   int64_t constant = (padding.n ? padding.v[i] : 0) + kva_onnx_span(w, i) - w->strides[i], n;
   kva_dim full = kva_expr_addi(x, kva_expr_muli(x, in, w->strides[i]), constant);
   bool same = w->auto_pad == KVA_PAD_SAME_UPPER || w->auto_pad == KVA_PAD_SAME_LOWER;
@@ -77,16 +119,23 @@ kva_status kva_onnx_conv_transpose(kva_onnx_call *k) {
   int64_t group;
   kva_dim spatial[KVA_ONNX_MAX_SPATIAL];
   kva_ints wanted = kva_onnx_ints(k, "output_shape");
-  KVA_TRY(kva_onnx_read_window(k, kva_onnx_in(k, 1), &w));
+  kva_value *x = kva_onnx_in(k, 0), *weight = kva_onnx_shaped_weight(k, kva_onnx_in(k, 1)), *y = NULL;
+  KVA_TRY(kva_onnx_read_window(k, weight, &w));
   KVA_TRY(read_group(k, &group));
   if (wanted.n == w.n + 2) wanted = (kva_ints){w.n, wanted.v + 2}; /* old exporters include batch and channels */
+  KVA_TRY(check_lengths(k, &w, wanted));
+  weight = kva_onnx_with_extent(k, weight, 0, kva_onnx_dim(x, 1), "weights of a convolution");
+  if (depends_on_extents(&w, x, wanted)) {
+    KVA_TRY(kva_onnx_convolve_transposed_free(k, weight, &w, group, wanted, &y));
+    return kva_onnx_done(k, add_bias(k, y, w.n + 2));
+  }
   for (uint32_t i = 0; i < w.n; i++) KVA_TRY(transposed_extent(k, &w, i, wanted, &spatial[i]));
   kva_conv_input_grad_attrs attrs = {.strides = {w.n, w.strides},
                                      .pads = {2 * w.n, w.pads},
                                      .dilations = {w.n, w.dilations},
                                      .group = group,
                                      .spatial = {w.n, spatial}};
-  kva_value *y = kva_build(k->b, KVA_OP_conv_input_grad, 2, k->n->inputs, &attrs);
+  y = kva_build(k->b, KVA_OP_conv_input_grad, 2, (kva_value *[]){x, weight}, &attrs);
   return kva_onnx_done(k, add_bias(k, y, w.n + 2));
 }
 
@@ -110,38 +159,43 @@ static kva_status image_window(kva_onnx_call *k, kva_ints image, kva_ints block,
   return KVA_OK;
 }
 
-/* Summing columns into an image is the transpose of a depthwise convolution whose output channels are the taps: channel
- * c * K + j of w is 1 at tap j, and the columns [N, C K, L] are dy. */
+/* Summing columns into an image is the transpose of a convolution whose output channels are the taps: channel j of w is
+ * 1 at tap j, and the columns [N, C K, L], as [N C, K, L], are dy. */
 kva_status kva_onnx_col2im(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
   kva_value *x = kva_onnx_in(k, 0);
   kva_ints image, block;
   kva_onnx_window w;
-  int64_t taps = 1, channels;
+  int64_t taps = 1, length = 1;
   KVA_TRY(kva_onnx_need_ints(k, 1, "image_shape", &image));
   KVA_TRY(kva_onnx_need_ints(k, 2, "block_shape", &block));
   KVA_TRY(image_window(k, image, block, &w));
   for (uint32_t i = 0; i < w.n; i++) taps *= w.kernel[i];
-  if (x->type->rank != 3 || !kva_expr_is_const(kva_onnx_dim(x, 1), &channels) || taps > 4096 || channels % taps)
+  if (x->type->rank != 3 || taps > 4096) return kva_onnx_fail(k, KVA_INVALID, "expected columns [N, C * taps, L]");
+  kva_dim channels = kva_expr_div(e, kva_onnx_dim(x, 1), kva_expr_const(e, taps)), spatial[KVA_ONNX_MAX_SPATIAL];
+  x = kva_onnx_with_extent(k, x, 1, kva_expr_muli(e, channels, taps), "columns of Col2Im");
+  if (kva_onnx_dim(x, 1) != kva_expr_muli(e, channels, taps))
     return kva_onnx_fail(k, KVA_INVALID, "expected columns [N, C * %lld, L]", (long long)taps);
-  kva_dim columns[KVA_MAX_RANK] = {kva_onnx_dim(x, 0), kva_onnx_dim(x, 1)}, spatial[KVA_ONNX_MAX_SPATIAL];
-  kva_dim kernel[KVA_MAX_RANK] = {kva_onnx_dim(x, 1), kva_expr_const(e, 1)}, t = kva_expr_const(e, taps);
+  kva_dim t = kva_expr_const(e, taps), one = kva_expr_const(e, 1);
+  kva_dim columns[KVA_MAX_RANK] = {kva_expr_mul(e, kva_onnx_dim(x, 0), channels), t};
+  kva_dim kernel[KVA_MAX_RANK] = {t, one}, out[KVA_MAX_RANK] = {kva_onnx_dim(x, 0), channels};
   for (uint32_t i = 0; i < w.n; i++) {
     int64_t rest = image.v[i] + w.pads[i] + w.pads[i + w.n] - kva_onnx_span(&w, i);
     if (rest < 0) return kva_onnx_fail(k, KVA_INVALID, "the block is larger than the image");
     columns[i + 2] = kva_expr_const(e, rest / w.strides[i] + 1);
+    length *= rest / w.strides[i] + 1;
     kernel[i + 2] = kva_expr_const(e, w.kernel[i]);
-    spatial[i] = kva_expr_const(e, image.v[i]);
+    out[i + 2] = spatial[i] = kva_expr_const(e, image.v[i]);
   }
+  x = kva_onnx_with_extent(k, x, 2, kva_expr_const(e, length), "columns of Col2Im");
   kva_value *eye = kva_build2(b, KVA_OP_equal, kva_onnx_ramp(b, KVA_I64, 2, 0, t), kva_onnx_ramp(b, KVA_I64, 2, 1, t));
-  kva_dim tiled[3] = {kva_expr_const(e, channels / taps), t, t};
-  eye = kva_reshape(b, kva_expand(b, kva_cast(b, eye, x->type->dtype), 3, tiled), w.n + 2, kernel);
+  eye = kva_reshape(b, kva_cast(b, eye, x->type->dtype), w.n + 2, kernel);
   kva_conv_input_grad_attrs attrs = {.strides = {w.n, w.strides},
                                      .pads = {2 * w.n, w.pads},
                                      .dilations = {w.n, w.dilations},
-                                     .group = channels / taps,
+                                     .group = 1,
                                      .spatial = {w.n, spatial}};
   kva_value *in[] = {kva_reshape(b, x, w.n + 2, columns), eye};
-  return kva_onnx_done(k, kva_build(b, KVA_OP_conv_input_grad, 2, in, &attrs));
+  return kva_onnx_done(k, kva_reshape(b, kva_build(b, KVA_OP_conv_input_grad, 2, in, &attrs), w.n + 2, out));
 }

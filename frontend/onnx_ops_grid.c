@@ -224,22 +224,25 @@ kva_status kva_onnx_grid_sample(kva_onnx_call *k) {
 /* y[o, p] = sum over taps t and channels c of w[o, c, t] m_t[p] x[c, start(p) + t + offset_t[p]], x being sampled
  * linearly and 0 outside. Each of the offset groups has offsets and masks of its own for its share of the channels. */
 typedef struct deformed {
+  kva_value *x, *weight, *offset, *mask; /* mask: NULL if there is none */
   kva_onnx_window w;
   int64_t group, offset_group;
   kva_dim out[2], taps[2], groups; /* groups: those of all images */
   kva_dim points;                  /* of all taps */
 } deformed;
 
-static kva_status check_deformed(kva_onnx_call *k, const deformed *d) {
+static kva_status check_deformed(kva_onnx_call *k, deformed *d) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
-  kva_value *x = kva_onnx_in(k, 0), *offset = kva_onnx_in(k, 2), *mask = kva_onnx_in(k, 4);
   kva_dim taps = kva_expr_muli(e, kva_expr_mul(e, d->taps[0], d->taps[1]), d->offset_group);
-  if (x->type->rank != 4 || offset->type->rank != 4 || (mask && mask->type->rank != 4))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected 2-D images, offsets and masks");
-  if (d->group < 1 || d->offset_group < 1) return kva_onnx_fail(k, KVA_INVALID, "groups must be positive");
-  if (!kva_expr_is(kva_expr_mod(e, kva_onnx_dim(x, 1), kva_expr_const(e, d->offset_group)), 0))
+  kva_dim offsets[4] = {kva_onnx_dim(d->x, 0), kva_expr_muli(e, taps, 2), NULL, NULL};
+  kva_dim masks[4] = {kva_onnx_dim(d->x, 0), taps, d->out[0], d->out[1]};
+  kva_dim channels = kva_expr_div(e, kva_onnx_dim(d->x, 1), kva_expr_const(e, d->offset_group));
+  d->offset = kva_onnx_with_dims(k, d->offset, offsets, "offsets of DeformConv");
+  if (d->mask) d->mask = kva_onnx_with_dims(k, d->mask, masks, "the mask of DeformConv");
+  d->x = kva_onnx_with_extent(k, d->x, 1, kva_expr_muli(e, channels, d->offset_group), "the operand of DeformConv");
+  if (kva_onnx_dim(d->x, 1) != kva_expr_muli(e, channels, d->offset_group))
     return kva_onnx_fail(k, KVA_INVALID, "offset_group %lld does not divide the channels", (long long)d->offset_group);
-  if (kva_onnx_dim(offset, 1) != kva_expr_muli(e, taps, 2) || (mask && kva_onnx_dim(mask, 1) != taps))
+  if (kva_onnx_dim(d->offset, 1) != kva_expr_muli(e, taps, 2) || (d->mask && kva_onnx_dim(d->mask, 1) != taps))
     return kva_onnx_fail(k, KVA_INVALID, "offsets or masks do not fit the taps of %lld offset groups",
                          (long long)d->offset_group);
   return KVA_OK;
@@ -247,15 +250,19 @@ static kva_status check_deformed(kva_onnx_call *k, const deformed *d) {
 
 static kva_status read_deformed(kva_onnx_call *k, deformed *d) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
-  kva_value *offset = kva_onnx_in(k, 2);
-  KVA_TRY(kva_onnx_read_window(k, kva_onnx_in(k, 1), &d->w));
+  d->x = kva_onnx_in(k, 0), d->offset = kva_onnx_in(k, 2), d->mask = kva_onnx_in(k, 4);
+  d->weight = kva_onnx_shaped_weight(k, kva_onnx_in(k, 1));
+  KVA_TRY(kva_onnx_read_window(k, d->weight, &d->w));
+  if (d->x->type->rank != 4 || d->offset->type->rank != 4 || (d->mask && d->mask->type->rank != 4))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected 2-D images, offsets and masks");
   d->group = kva_onnx_int(k, "group", 1), d->offset_group = kva_onnx_int(k, "offset_group", 1);
+  if (d->group < 1 || d->offset_group < 1) return kva_onnx_fail(k, KVA_INVALID, "groups must be positive");
   for (uint32_t i = 0; i < 2; i++) {
-    d->taps[i] = kva_expr_const(e, d->w.kernel[i]);
-    d->out[i] = offset->type->rank == 4 ? kva_onnx_dim(offset, i + 2) : NULL;
+    d->taps[i] = kva_onnx_dim(d->weight, i + 2);
+    d->out[i] = kva_onnx_dim(d->offset, i + 2);
   }
   KVA_TRY(check_deformed(k, d));
-  d->groups = kva_expr_muli(e, kva_onnx_dim(offset, 0), d->offset_group);
+  d->groups = kva_expr_muli(e, kva_onnx_dim(d->offset, 0), d->offset_group);
   d->points = kva_expr_mul(e, kva_expr_mul(e, d->taps[0], d->taps[1]), kva_expr_mul(e, d->out[0], d->out[1]));
   return KVA_OK;
 }
@@ -267,7 +274,7 @@ static kva_value *deformed_positions(kva_onnx_call *k, const deformed *d, kva_dt
   kva_dim taps = kva_expr_mul(e, d->taps[0], d->taps[1]), plane = kva_expr_mul(e, d->out[0], d->out[1]);
   kva_dim pairs[4] = {d->groups, taps, kva_expr_const(e, 2), plane};
   kva_dim points[5] = {d->groups, d->taps[0], d->taps[1], d->out[0], d->out[1]}, flat[2] = {d->groups, d->points};
-  kva_value *offset = kva_reshape(b, kva_cast(b, kva_onnx_in(k, 2), t), 4, pairs);
+  kva_value *offset = kva_reshape(b, kva_cast(b, d->offset, t), 4, pairs);
   offset = kva_onnx_slice(b, offset, 2, kva_expr_const(e, axis), kva_expr_const(e, 1));
   kva_value *tap_at = kva_onnx_ramp(b, t, 5, 1 + axis, d->taps[axis]);
   kva_value *start = kva_onnx_ramp(b, t, 5, 3 + axis, d->out[axis]);
@@ -281,13 +288,13 @@ static kva_value *deformed_positions(kva_onnx_call *k, const deformed *d, kva_dt
 static kva_value *contract_deformed(kva_onnx_call *k, const deformed *d, kva_value *columns) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
-  kva_value *x = kva_onnx_in(k, 0), *w = kva_onnx_in(k, 1), *bias = kva_onnx_in(k, 3);
+  kva_value *x = d->x, *w = d->weight, *bias = kva_onnx_in(k, 3);
   kva_dim group = kva_expr_const(e, d->group), depth = kva_onnx_product(b, w->type->dims, 1, 4);
   kva_dim rows = kva_expr_div(e, kva_onnx_dim(w, 0), group), plane = kva_expr_mul(e, d->out[0], d->out[1]);
   w = kva_reshape(b, w, 3, (kva_dim[]){group, rows, depth});
   columns = kva_reshape(b, columns, 4, (kva_dim[]){kva_onnx_dim(x, 0), group, depth, plane});
   kva_value *y = kva_matmul(b, w, columns, false, false);
-  kva_dim out[4] = {kva_onnx_dim(x, 0), kva_onnx_dim(kva_onnx_in(k, 1), 0), d->out[0], d->out[1]};
+  kva_dim out[4] = {kva_onnx_dim(x, 0), kva_onnx_dim(d->weight, 0), d->out[0], d->out[1]};
   y = kva_reshape(b, y, 4, out);
   return bias ? kva_add(b, y, kva_onnx_channels(b, bias, 4)) : y;
 }
@@ -297,13 +304,13 @@ kva_status kva_onnx_deform_conv(kva_onnx_call *k) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
   deformed d = {0};
   KVA_TRY(read_deformed(k, &d));
-  kva_value *x = kva_onnx_in(k, 0), *mask = kva_onnx_in(k, 4), *positions[MAX_AXES] = {NULL};
+  kva_value *x = d.x, *positions[MAX_AXES] = {NULL};
   kva_dim channels = kva_expr_div(e, kva_onnx_dim(x, 1), kva_expr_const(e, d.offset_group));
   sampling s = {.b = b, .n = 2, .mode = SAMPLE_LINEAR};
   set_image(&s, x, d.groups, channels, d.points);
   for (uint32_t i = 0; i < 2; i++) positions[i] = deformed_positions(k, &d, s.t, i);
   kva_value *columns = sample_at(&s, positions);
   kva_dim per_group[3] = {d.groups, kva_expr_const(e, 1), d.points};
-  if (mask) columns = kva_mul(b, columns, kva_reshape(b, kva_cast(b, mask, s.t), 3, per_group));
+  if (d.mask) columns = kva_mul(b, columns, kva_reshape(b, kva_cast(b, d.mask, s.t), 3, per_group));
   return kva_onnx_done(k, contract_deformed(k, &d, kva_cast(b, columns, x->type->dtype)));
 }

@@ -27,8 +27,10 @@ static kva_status read_kernel(kva_onnx_call *k, const kva_value *weight, kva_onn
   if (!weight && shape.n != w->n)
     return kva_onnx_fail(k, KVA_INVALID, "attribute 'kernel_shape': %u values, expected %u", shape.n, w->n);
   for (uint32_t i = 0; i < w->n; i++) {
-    if (weight && !kva_expr_is_const(kva_onnx_dim(weight, i + 2), &w->kernel[i]))
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "the kernel has a symbolic extent");
+    if (weight && !kva_expr_is_const(kva_onnx_dim(weight, i + 2), &w->kernel[i])) {
+      w->kernel[i] = 0, w->free = true;
+      continue;
+    }
     if (!weight)
       w->kernel[i] = shape.v[i];
     else if (shape.n && (shape.n != w->n || shape.v[i] != w->kernel[i]))
@@ -52,6 +54,17 @@ kva_status kva_onnx_read_window(kva_onnx_call *k, const kva_value *weight, kva_o
   KVA_TRY(read_auto_pad(k, &w->auto_pad));
   if (w->auto_pad == KVA_PAD_EXPLICIT) return read_list(k, "pads", 2 * w->n, 0, 0, w->pads);
   return KVA_OK;
+}
+
+void kva_onnx_same_padding(kva_onnx_call *k, const kva_onnx_window *w, uint32_t i, kva_dim span, kva_dim *before,
+                           kva_dim *after) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_dim extent = kva_onnx_dim(kva_onnx_in(k, 0), i + 2), stride = kva_expr_const(e, w->strides[i]);
+  kva_dim last = kva_expr_addi(e, kva_expr_ceildiv(e, extent, stride), -1), two = kva_expr_const(e, 2);
+  kva_dim total = kva_expr_sub(e, kva_expr_add(e, kva_expr_mul(e, last, stride), span), extent);
+  if (!kva_expr_provably_le(e, stride, span)) total = kva_expr_max(e, total, kva_expr_const(e, 0));
+  *before = w->auto_pad == KVA_PAD_SAME_UPPER ? kva_expr_div(e, total, two) : kva_expr_ceildiv(e, total, two);
+  *after = kva_expr_sub(e, total, *before);
 }
 
 /* Total padding that yields ceil(extent / stride) outputs. */

@@ -18,13 +18,31 @@ typedef struct kva_onnx_window {
   int64_t kernel[KVA_ONNX_MAX_SPATIAL], strides[KVA_ONNX_MAX_SPATIAL], dilations[KVA_ONNX_MAX_SPATIAL];
   int64_t pads[2 * KVA_ONNX_MAX_SPATIAL]; /* all begins, then all ends */
   kva_onnx_auto_pad auto_pad;
+  bool free; /* the weights have a symbolic extent, for which the kernel has 0 */
 } kva_onnx_window;
 
+/* The weights with the extents that attribute kernel_shape gives their windows. */
+kva_value *kva_onnx_shaped_weight(kva_onnx_call *k, kva_value *weight);
 /* Reads the attributes for an input of rank n + 2. The kernel comes from kernel_shape or, if `weight` is not NULL, from
  * its dimensions. auto_pad is read but not resolved to pads. */
 KVA_MUST_USE kva_status kva_onnx_read_window(kva_onnx_call *k, const kva_value *weight, kva_onnx_window *out);
 /* Convolution of x (input 0, possibly transformed) with w according to the node's attributes, without bias. */
 KVA_MUST_USE kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *w, kva_value **out);
+/* The same for a kernel whose extents are symbolic (w->free): padding and one product. */
+KVA_MUST_USE kva_status kva_onnx_convolve_free(kva_onnx_call *k, kva_value *x, kva_value *weight,
+                                               const kva_onnx_window *w, int64_t group, kva_value **out);
+/* ConvTranspose of input 0. wanted: attribute output_shape, for spatial axes; or empty. */
+KVA_MUST_USE kva_status kva_onnx_convolve_transposed_free(kva_onnx_call *k, kva_value *weight, const kva_onnx_window *w,
+                                                          int64_t group, kva_ints wanted, kva_value **out);
+/* y[n, m, o] = sum of x[n, c, o * stride + tap * dilation] w[m, c, tap] over the channels of m's group and all taps:
+ * Conv without padding. `group` may be symbolic, and divides the channels. */
+KVA_MUST_USE kva_status kva_onnx_correlate(kva_onnx_call *k, kva_value *x, kva_value *w, kva_dim group,
+                                           const int64_t *strides, const int64_t *dilations, kva_value **out);
+/* x with zeros around its spatial axes; negative amounts crop. */
+kva_value *kva_onnx_pad_spatial(kva_onnx_call *k, kva_value *x, const kva_dim *before, const kva_dim *after);
+/* What auto_pad SAME_* adds around spatial axis i of input 0 for a window that spans so many elements. */
+void kva_onnx_same_padding(kva_onnx_call *k, const kva_onnx_window *w, uint32_t i, kva_dim span, kva_dim *before,
+                           kva_dim *after);
 /* Resolves auto_pad SAME_* to pads for the forward direction (Conv and pools). */
 KVA_MUST_USE kva_status kva_onnx_resolve_same(kva_onnx_call *k, kva_onnx_window *w);
 /* (kernel - 1) * dilation + 1 */

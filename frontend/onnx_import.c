@@ -207,12 +207,19 @@ static kva_value *value_named(const void *scope, const char *name) {
   return found ? found->value : NULL;
 }
 
+/* Whether report_operators has named the operator. */
+static bool is_reported(const kva_import *im, const kva_import_frame *f, const kva_onnx_node *n) {
+  const char *reason;
+  return im->lacks_operators && !kva_onnx_supported(n->domain, n->op_type, version_in(im, f, n->domain), &reason);
+}
+
 static kva_status build_node(kva_import *im, kva_import_scope *s, const kva_pb_node *pb, kva_onnx_node *n,
                              kva_value **out) {
   const kva_pb_function *f = kva_pb_find_function(im->functions, pb);
   if (++im->n_nodes > MAX_NODES)
     return kva_error(im->c.diag, &n->loc, "the model has more than %d nodes with its functions inlined", MAX_NODES);
   if (f) return inline_function(im, n, f, s->frame, out);
+  if (is_reported(im, s->frame, n)) return KVA_UNSUPPORTED;
   int64_t outer_opset = im->c.opset;
   im->c.opset = version_in(im, s->frame, "");
   if (!*n->domain && !im->c.opset)
@@ -369,14 +376,14 @@ static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_p
 }
 
 /* Initialisers may also be declared, as inputs or among the other values. */
-static kva_status check_initializers(kva_import *im, const kva_import_scope *s, size_t n,
-                                     kva_pb_value_info *const *declared) {
+static void check_initializers(kva_import *im, const kva_import_scope *s, size_t n,
+                               kva_pb_value_info *const *declared) {
   for (size_t i = 0; i < n; i++) {
-    const kva_import_name *v = kva_map_get_str(s->names, kva_pb_str(declared[i]->name));
+    kva_import_name *v = kva_map_get_str(s->names, kva_pb_str(declared[i]->name));
     if (!v || !v->value || !v->value->def) continue; /* an input, or not yet defined */
-    KVA_TRY(kva_import_check_initializer(im, declared[i], v->value));
+    kva_status status = kva_import_check_initializer(im, declared[i], v->value);
+    if (status) v->state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
   }
-  return KVA_OK;
 }
 
 static kva_value_kind kind_of(const kva_value *v) {
@@ -404,21 +411,25 @@ static void add_output(kva_import *im, uint32_t index, const char *name, kva_val
   if (o && o->output) o->output(o->input_user, index, kind_of(v), absent, n);
 }
 
+static void import_output(kva_import *im, const kva_import_scope *s, uint32_t index, const kva_pb_value_info *declared,
+                          outputs *out) {
+  const char *name = kva_pb_str(declared->name);
+  const kva_import_name *v = kva_import_find(s, name);
+  if (!v) (void)kva_import_failed(im, kva_error(im->c.diag, &im->loc, "output '%s' is not defined", name));
+  if (!v || v->state != KVA_NAME_OK) return;
+  add_output(im, index, name, v->value, out);
+  kva_import_check_type(im, declared, v->value);
+}
+
 static kva_status import_outputs(kva_import *im, const kva_import_scope *s, const kva_pb_graph *g, kva_function *f) {
   outputs out = {0};
   if (!g->n_output) return kva_error(im->c.diag, &im->loc, "the graph has no outputs");
-  for (size_t i = 0; i < g->n_output; i++) {
-    const char *name = kva_pb_str(g->output[i]->name);
-    const kva_import_name *v = kva_import_find(s, name);
-    if (!v) return kva_error(im->c.diag, &im->loc, "output '%s' is not defined", name);
-    if (v->state != KVA_NAME_OK) return im->status ? im->status : KVA_INVALID;
-    add_output(im, (uint32_t)i, name, v->value, &out);
-    kva_import_check_type(im, g->output[i], v->value);
-  }
+  for (size_t i = 0; i < g->n_output; i++) import_output(im, s, (uint32_t)i, g->output[i], &out);
   for (size_t i = 0; i < g->n_value_info; i++) {
     const kva_import_name *v = kva_import_find(s, kva_pb_str(g->value_info[i]->name));
     if (v && v->value) kva_import_check_type(im, g->value_info[i], v->value);
   }
+  if (im->status) return im->status;
   f->output_names = out.names.data;
   im->c.b.loc = im->loc;
   (void)kva_build_node(&im->c.b, KVA_OP_return, out.values.len, out.values.data, 0, NULL);
@@ -454,19 +465,20 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
   im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc, .assumes = true};
   KVA_TRY(import_inputs(im, &scope, g));
   KVA_TRY(kva_import_initializers(im, &scope, g, borrow_initializers(im, file)));
-  KVA_TRY(check_initializers(im, &scope, g->n_input, g->input));
-  KVA_TRY(check_initializers(im, &scope, g->n_value_info, g->value_info));
+  check_initializers(im, &scope, g->n_input, g->input);
+  check_initializers(im, &scope, g->n_value_info, g->value_info);
   kva_import_nodes(im, &scope, g->n_node, g->node);
   KVA_TRY(import_outputs(im, &scope, g, f));
-  if (!im->status) KVA_TRY(kva_strings_lower(im->m, f));
+  KVA_TRY(kva_strings_lower(im->m, f));
   if (im->model->n_training_info) kva_warn(im->c.diag, &im->loc, "the model's training information is not used");
   return im->status;
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
 
-/* Reports every operator without a rule once, with its count, so that the user sees everything that is missing. */
-static kva_status check_operators(kva_import *im) {
+/* Reports every operator without a rule once, with its count. The import goes on, so that the user sees everything that
+ * is missing. */
+static void report_operators(kva_import *im) {
   kva_check_report report;
   kva_pb_count_ops(im->model, im->functions, im->c.arena, &report);
   for (uint32_t i = 0; i < report.rows.len; i++) {
@@ -474,11 +486,11 @@ static kva_status check_operators(kva_import *im) {
     if (row->supported) continue;
     kva_loc loc = im->loc;
     if (*row->first_node) loc.node = kva_arena_strdup(im->m->arena, row->first_node);
-    (void)kva_fail(im->c.diag, KVA_UNSUPPORTED, &loc, "%s%s%s, opset %lld, %lld node%s: %s", row->domain,
-                   *row->domain ? "::" : "", row->op_type, (long long)row->version, (long long)row->count,
-                   row->count == 1 ? "" : "s", row->reason);
+    im->lacks_operators = true;
+    (void)kva_import_failed(im, kva_fail(im->c.diag, KVA_UNSUPPORTED, &loc, "%s%s%s, opset %lld, %lld node%s: %s",
+                                         row->domain, *row->domain ? "::" : "", row->op_type, (long long)row->version,
+                                         (long long)row->count, row->count == 1 ? "" : "s", row->reason));
   }
-  return report.unsupported ? KVA_UNSUPPORTED : KVA_OK;
 }
 
 static const char *folder_of(kva_arena *arena, const char *path) {
@@ -493,7 +505,7 @@ static kva_status import_model(kva_import *im, const kva_file *file) {
                      im->options->defines[0].name, im->options->defines[0].value);
   KVA_TRY(kva_pb_check_header(im->model, &im->loc, im->c.diag));
   im->functions = kva_pb_index_functions(im->model, im->c.arena);
-  KVA_TRY(check_operators(im));
+  report_operators(im);
   KVA_TRY(import_graph(im, file));
   return kva_module_verify(im->m);
 }

@@ -47,8 +47,9 @@ typedef struct kva_import {
   int n_unordered; /* inputs reported as used before their definition */
   int64_t n_nodes; /* nodes built so far, including inlined functions */
   const void *producers_of;
-  kva_map *producers; /* output name -> number + 1 in the node list `producers_of`, for messages */
-  kva_status status;  /* the first failure */
+  kva_map *producers;   /* output name -> number + 1 in the node list `producers_of`, for messages */
+  kva_status status;    /* the first failure */
+  bool lacks_operators; /* some have no rule; they are reported */
 } kva_import;
 
 /* Records a failure and returns it. */

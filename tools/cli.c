@@ -103,6 +103,14 @@ static kva_status load(const kva_model_source *source, kva_diag *diag, kva_modul
   return status;
 }
 
+static void print_loaded(kva_status status, kva_diag *diag) {
+  if (status == KVA_OK)
+    kva_cli_warn(diag);
+  else
+    (void)kva_cli_fail(status, diag);
+  kva_diag_clear(diag);
+}
+
 int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module) {
   kva_arena *arena = kva_arena_create();
   kva_model_source source = {.path = from->path, .weights = from->weights, .load.free_batch = from->free_batch};
@@ -110,9 +118,8 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
   if (kva_cli_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
       kva_cli_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {
     kva_status status = load(&source, diag, out_module);
-    code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
-    if (status == KVA_OK) kva_cli_warn(diag);
-    kva_diag_clear(diag);
+    code = status == KVA_OK ? -1 : kva_status_exit_code(status);
+    if (!from->keep_messages) print_loaded(status, diag);
   }
   kva_arena_destroy(arena);
   return code;

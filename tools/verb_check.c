@@ -7,8 +7,11 @@ const kva_verb kva_verb_check = {"check", "MODEL [options]",
                                  "list what a model uses and everything that is unsupported",
                                  "Reads the model and prints one row per (domain, operator, version) with its count; "
                                  "unsupported rows carry the reason\n"
-                                 "and the first node. Of a text (.kv) the rows are the operators that it becomes. Exit "
-                                 "code 0: all supported; 1: something is not, or the model is wrong.\n\n"
+                                 "and the first node. Of a text (.kv) the rows are the operators that it becomes. Then "
+                                 "all else that is missing or wrong:\n"
+                                 "attributes, types, shapes, inputs; only what reads the result of such a node is not "
+                                 "looked at. Exit code 0: all\n"
+                                 "supported; 1: something is not, or the model is wrong.\n\n"
                                  "Examples:\n  kvasir check model.onnx\n  kvasir check models/lm.kv -D preset=small",
                                  run};
 
@@ -53,13 +56,57 @@ static void print_json_row(const kva_check_row *r) {
   kva_text_free(&t);
 }
 
-static void print_rows(const kva_check_report *report, bool json) {
-  if (json) printf("{\"unsupported\": %lld, \"operators\": [", (long long)report->unsupported);
-  for (uint32_t i = 0; i < report->rows.len; i++) {
-    if (json) printf("%s\n  ", i ? "," : "");
-    (json ? print_json_row : print_row)(&report->rows.data[i]);
+/* Starts one more element of a list that has `n` of them. */
+static void add_element(kva_text *t, uint32_t n) {
+  kva_text_add(t, "%s\n  ", n ? "," : "");
+}
+
+static void add_field(kva_text *t, const char *name, const char *value) {
+  kva_text_add(t, ", \"%s\": ", name);
+  kva_text_add_quoted(t, value);
+}
+
+/* An object of a diagnostic, without its closing brace, as notes may follow. */
+static void add_message(kva_text *t, const char *message, const kva_loc *loc) {
+  kva_text_add(t, "{\"message\": ");
+  kva_text_add_quoted(t, message);
+  if (loc->file) add_field(t, "file", loc->file);
+  if (loc->line) kva_text_add(t, ", \"line\": %u", loc->line);
+  if (loc->node) add_field(t, "node", loc->node);
+}
+
+/* All diagnostics of one severity, each with the notes behind it. */
+static void print_json_messages(const char *name, const kva_diag *diag, kva_severity wanted) {
+  kva_text t = {0};
+  bool open = false;
+  uint32_t n = 0;
+  for (size_t i = 0; i < kva_diag_count(diag); i++) {
+    kva_severity severity;
+    kva_loc loc;
+    const char *message = kva_diag_message(diag, i, &severity, &loc);
+    if (severity == KVA_NOTE && open) add_field(&t, "note", message);
+    if (severity == KVA_NOTE) continue;
+    if (open) kva_text_add(&t, "}");
+    open = severity == wanted;
+    if (!open) continue;
+    add_element(&t, n++);
+    add_message(&t, message, &loc);
   }
-  if (json) printf("]}\n");
+  printf("\"%s\": [%s%s]", name, or_else(t.data, ""), open ? "}" : "");
+  kva_text_free(&t);
+}
+
+static void print_json(const kva_check_report *report, const kva_diag *diag) {
+  printf("{\"unsupported\": %lld, ", (long long)report->unsupported);
+  print_json_messages("gaps", diag, KVA_ERROR);
+  printf(", ");
+  print_json_messages("warnings", diag, KVA_WARNING);
+  printf(", \"operators\": [");
+  for (uint32_t i = 0; i < report->rows.len; i++) {
+    printf("%s\n  ", i ? "," : "");
+    print_json_row(&report->rows.data[i]);
+  }
+  printf("]}\n");
 }
 
 static void count_nodes(const kva_graph *g, int64_t *counts) {
@@ -81,21 +128,27 @@ static void count_loaded(const kva_module *m, kva_arena *arena, kva_check_report
   }
 }
 
+static void print_text(const char *path, const kva_check_report *report, int code) {
+  for (uint32_t i = 0; i < report->rows.len; i++) print_row(&report->rows.data[i]);
+  if (code == EXIT_DONE) printf("%s: everything is supported\n", path);
+  if (report->unsupported) printf("%lld nodes are not supported\n", (long long)report->unsupported);
+}
+
+/* Loads the model, also where operators are missing: shapes, types and attributes are checked as far as they can be. */
 static int check(const char *path, const kva_strings *defines, const kva_strings *pins, bool json) {
   kva_diag *diag = kva_diag_create();
   kva_arena *arena = kva_arena_create();
   kva_check_report report = {0};
   kva_module *m = NULL;
   kva_status status = kva_check_model(path, arena, diag, &report);
-  int code = status == KVA_OK ? EXIT_NO : kva_cli_fail(status, diag);
-  if (status == KVA_OK && report.unsupported == 0) { /* checks shapes and types, not just names */
-    code = kva_cli_load(path, defines, pins, diag, &m);
-    if (code < 0) code = EXIT_DONE;
-    if (m && report.rows.len == 0) count_loaded(m, arena, &report);
-  }
-  print_rows(&report, json);
-  if (!json && code == EXIT_DONE) printf("%s: everything is supported\n", path);
-  if (!json && report.unsupported) printf("%lld nodes are not supported\n", (long long)report.unsupported);
+  const kva_cli_source source = {.path = path, .defines = defines, .pins = pins, .keep_messages = true};
+  int code = status ? kva_status_exit_code(status) : kva_cli_load_from(&source, diag, &m);
+  if (code < 0) code = EXIT_DONE;
+  if (m && report.rows.len == 0) count_loaded(m, arena, &report);
+  if (json)
+    print_json(&report, diag);
+  else
+    print_text(path, &report, code), kva_cli_warn(diag);
   kva_module_destroy(m);
   kva_arena_destroy(arena);
   kva_diag_destroy(diag);
@@ -106,7 +159,8 @@ static int run(int argc, char **argv) {
   bool json = false;
   kva_strings defines = {0}, pins = {0};
   const kva_option options[] = {
-      {"--json", NULL, NULL, KVA_OPTION_FLAG, &json, "print a JSON object"},
+      {"--json", NULL, NULL, KVA_OPTION_FLAG, &json,
+       "print a JSON object, with what is missing or wrong as its list gaps"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &pins, "fix a shape symbol"},
   };

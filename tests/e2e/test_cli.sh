@@ -34,6 +34,17 @@ expect 0 check models/lm.kv -D preset=small --json
 python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); assert r["unsupported"] == 0 and len(r["operators"]) > 5' \
   "$work/out" || fail "check --json"
 
+# check goes on behind errors: each of a model's gaps is listed once, with its node if it has one.
+mkdir "$work/models" && python3 tests/hostile/onnx_models.py "$work/models"
+expect 1 check "$work/models/gaps.onnx" --json
+python3 - "$work/out" <<'PY' || fail "check --json of a model with gaps"
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert [g.get("node") for g in r["gaps"]] == ["operator", None, "attribute", "shapes", "input", None], r["gaps"]
+assert "'c'" in r["gaps"][1]["message"] and "'z'" in r["gaps"][5]["message"], r["gaps"]
+assert r["unsupported"] == 1 and sum(not o["supported"] for o in r["operators"]) == 1, r["operators"]
+PY
+
 # Of options that are given twice the last counts.
 expect 0 show models/mlp.kv -D d=16 -D d=8 --pin T=3 --pin T=4 --stage=graph
 says 'float[256, 8] "embed"'

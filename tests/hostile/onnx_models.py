@@ -220,6 +220,16 @@ def model_unknown_many():
     return simple([node("Frobnicate", ["x"], ["h"], "one"), node("Quux", ["h"], ["y"], "two")])
 
 
+def model_gaps():
+    """One gap of each kind, none behind another: an operator, an attribute, an element type, shapes, an input, an output."""
+    w = floats("w", [3, 2], [1, 1, 1, 1, 1, 1])
+    nodes = [node("Frobnicate", ["x"], ["a"], "operator"), node("Relu", ["a"], ["unseen"], "behind"),
+             node("Softmax", ["x"], ["b"], "attribute", attrs=[attr_int("axsi", 1)]),
+             node("Abs", ["c"], ["d"], "type"), node("MatMul", ["x", "w"], ["e"], "shapes"),
+             node("Add", ["x", "nowhere"], ["f"], "input"), node("Relu", ["x"], ["y"], "right")]
+    return model(graph(nodes, [info("x", [1, 2]), info("c", [2], COMPLEX64)], [info("y", [1, 2]), info("z", [1, 2])], [w]))
+
+
 def model_empty_operator():
     return simple([node("", ["x"], ["y"], "nameless")])
 

@@ -41,6 +41,7 @@ typedef struct kva_pb_tensor_reader {
   kva_diag *diag;
   const char *folder; /* the model's folder, for external data; NULL: external data is rejected */
   kva_map *files;     /* mapped external files by relative name; created on first use */
+  kva_map *missing;   /* those that could not be mapped, which is reported once */
 } kva_pb_tensor_reader;
 
 /* `mapped_raw`: the tensor's raw_data in memory that outlives the result, or NULL. */

@@ -61,6 +61,16 @@ static bool parse_size(const char *s, int64_t *out) {
   return !*s;
 }
 
+static kva_status map_file(reading *x, const char *location, kva_file *out) {
+  kva_diag *quiet = kva_diag_create();
+  kva_status status = kva_file_map_below(x->r->folder, location, quiet, out);
+  if (status)
+    (void)kva_fail(x->r->diag, status, x->loc, "data of tensor '%s' are in '%s': %s", tensor_name(x->t), location,
+                   kva_diag_count(quiet) ? kva_diag_message(quiet, 0, NULL, NULL) : kva_status_name(status));
+  kva_diag_destroy(quiet);
+  return status;
+}
+
 /* Mapped once per file, until the module is destroyed, whose constants refer to it. */
 static kva_status map_external(reading *x, const char *location, kva_file **out) {
   kva_pb_tensor_reader *r = x->r;
@@ -69,10 +79,12 @@ static kva_status map_external(reading *x, const char *location, kva_file **out)
   if (!r->files) r->files = kva_map_create(r->arena);
   *out = kva_map_get_str(r->files, location);
   if (*out) return KVA_OK;
+  if (!r->missing) r->missing = kva_map_create(r->arena);
+  if (kva_map_get_str(r->missing, location)) return KVA_IO;
   kva_file *file = KVA_NEW(r->arena, kva_file);
-  kva_status status = kva_file_map_below(r->folder, location, r->diag, file);
+  kva_status status = map_file(x, location, file);
   if (status) {
-    kva_note(r->diag, x->loc, "data of tensor '%s'", tensor_name(x->t));
+    kva_map_set_str(r->missing, location, file);
     return status;
   }
   kva_map_set_str(r->files, location, file);

@@ -102,5 +102,8 @@ KVA_MUST_USE kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, 
 /* The same of a file with a value of this kind (TensorProto, SequenceProto, OptionalProto). */
 KVA_MUST_USE kva_status kva_read_value_proto(const char *path, kva_value_kind kind, kva_diag *diag,
                                              kva_list_value *out);
+/* Writes a tensor file. t->data of strings: const char *[]. */
+KVA_MUST_USE kva_status kva_write_tensor_proto(const char *path, const char *name, const kva_tensor_data *t,
+                                               kva_diag *diag);
 
 #endif

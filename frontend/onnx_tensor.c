@@ -344,3 +344,41 @@ kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_ref_tenso
   kva_list_value_free(&v);
   return strings ? kva_fail(diag, KVA_UNSUPPORTED, &(kva_loc){.file = path}, "a tensor of strings") : KVA_OK;
 }
+
+/* The strings of t, of which there are t->bytes / sizeof(char *). */
+static bool add_strings(const kva_tensor_data *t, kva_pb_tensor *p) {
+  size_t n = (size_t)t->bytes / sizeof(char *);
+  const char *const *texts = t->data;
+  p->string_data = calloc(n + 1, sizeof *p->string_data);
+  if (!p->string_data) return false;
+  for (; p->n_string_data < n; p->n_string_data++) {
+    const char *s = texts[p->n_string_data];
+    p->string_data[p->n_string_data] = (ProtobufCBinaryData){.len = strlen(s), .data = (uint8_t *)(uintptr_t)s};
+  }
+  return true;
+}
+
+kva_status kva_write_tensor_proto(const char *path, const char *name, const kva_tensor_data *t, kva_diag *diag) {
+  kva_pb_tensor p = ONNX__TENSOR_PROTO__INIT;
+  kva_loc loc = {.file = path};
+  p.n_dims = t->rank;
+  p.dims = (int64_t *)(uintptr_t)t->dims;
+  p.has_data_type = true, p.data_type = (int32_t)t->dtype;
+  p.name = (char *)(uintptr_t)name;
+  p.has_raw_data = t->dtype != KVA_STRING;
+  if (p.has_raw_data)
+    p.raw_data = (ProtobufCBinaryData){.len = (size_t)t->bytes, .data = (uint8_t *)(uintptr_t)t->data};
+  bool enough = p.has_raw_data || add_strings(t, &p);
+  size_t size = onnx__tensor_proto__get_packed_size(&p);
+  uint8_t *bytes = enough && size <= INT32_MAX ? malloc(size + 1) : NULL;
+  kva_status status = KVA_OK;
+  if (size > INT32_MAX)
+    status = kva_fail(diag, KVA_UNSUPPORTED, &loc, "the tensor has %zu bytes; protobuf files end at 2 GB", size);
+  else if (!bytes)
+    status = kva_fail(diag, KVA_NO_MEMORY, &loc, "not enough memory for a file of %zu bytes", size);
+  else
+    status = kva_file_write(path, bytes, onnx__tensor_proto__pack(&p, bytes), diag);
+  free(bytes);
+  free(p.string_data);
+  return status;
+}

@@ -137,6 +137,12 @@ kva_status kva_cli_read_proto(const char *path, kva_diag *diag, kva_tensor *out)
   return out->data ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = path}, "no memory for the tensor");
 }
 
+kva_status kva_cli_write_proto(const char *path, const char *name, const kva_tensor *t, kva_diag *diag) {
+  const kva_tensor_data data = {
+      .dtype = t->dtype, .rank = (uint32_t)t->rank, .dims = t->dims, .data = t->data, .bytes = kva_tensor_bytes(t)};
+  return kva_write_tensor_proto(path, name, &data, diag);
+}
+
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol) {
   size_t len = strlen(symbol);
   for (uint32_t i = pins->n; i-- > 0;)
@@ -155,6 +161,18 @@ static bool has_symbol(const kva_module *m, const char *symbol) {
     }
   }
   return false;
+}
+
+const char *kva_cli_batch_symbol(const kva_module *m) {
+  const kva_function *loss = kva_module_find_function(m, "loss");
+  const char *batch = NULL;
+  for (uint32_t i = 0; loss && i < loss->graph->inputs.len; i++) {
+    const kva_type *t = loss->graph->inputs.data[i]->type;
+    if (!t->rank || t->dims[0]->kind != KVA_EXPR_SYMBOL) return "B";
+    if (batch && strcmp(batch, t->dims[0]->name) != 0) return "B";
+    batch = t->dims[0]->name;
+  }
+  return batch && !has_symbol(m, "B") ? batch : "B";
 }
 
 void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena) {

@@ -39,6 +39,8 @@ typedef struct kva_cli_source {
 int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module);
 /* The value of a symbol in a list of pins; 0: none. */
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
+/* The symbol of the batch: "B", or the first extent of every data input of a module that trains. */
+const char *kva_cli_batch_symbol(const kva_module *m);
 /* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list already pins it. */
 void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena);
 
@@ -120,6 +122,8 @@ void kva_cli_print_compiled(const kva_compiled *c);
 
 /* read_proto of a kva_run_request. */
 KVA_MUST_USE kva_status kva_cli_read_proto(const char *path, kva_diag *diag, kva_tensor *out);
+/* write_proto of it. */
+KVA_MUST_USE kva_status kva_cli_write_proto(const char *path, const char *name, const kva_tensor *t, kva_diag *diag);
 
 /* Prints diag to stderr and returns the exit code of status. */
 int kva_cli_fail(kva_status status, const kva_diag *diag);

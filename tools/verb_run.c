@@ -21,7 +21,7 @@ typedef struct run_options {
   kva_strings inputs, defines, pins;
   const char *output_dir, *precision, *weights;
   int64_t threads, seed, repeat;
-  bool check_indices;
+  bool check_indices, proto;
   kva_pass_choice passes;
   kva_device_choice device;
 } run_options;
@@ -32,7 +32,8 @@ static kva_status run_program(kvasir_program *p, const run_options *o, kva_diag 
                                    .seed = (uint64_t)o->seed,
                                    .repeat = o->repeat,
                                    .output_dir = o->output_dir,
-                                   .read_proto = kva_cli_read_proto};
+                                   .read_proto = kva_cli_read_proto,
+                                   .write_proto = o->proto ? kva_cli_write_proto : NULL};
   kvasir_session *session;
   kva_cli_warn(diag);
   KVA_TRY(kva_program_session(p, &options, diag, &session));
@@ -66,6 +67,7 @@ static int run(int argc, char **argv) {
   const kva_option options[] = {
       {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.inputs, "a .npy or .pb file for an input"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write every output as DIR/<name>.npy"},
+      {"--pb", NULL, NULL, KVA_OPTION_FLAG, &o.proto, "... as tensors of ONNX, DIR/<name>.pb"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
@@ -82,6 +84,10 @@ static int run(int argc, char **argv) {
   if (code >= 0) return code;
   if (n == 0) {
     fprintf(stderr, "kvasir run: a model is missing\n");
+    return EXIT_USAGE;
+  }
+  if (o.proto && !o.output_dir) {
+    fprintf(stderr, "kvasir run: --pb says how outputs are written; give --output, too\n");
     return EXIT_USAGE;
   }
   if ((code = kva_cli_passes(&kva_verb_run, &o.passes)) >= 0) return code;

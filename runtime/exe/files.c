@@ -210,9 +210,10 @@ static void print_output(const char *name, const kva_tensor *t) {
 }
 
 /* The file of an output: "gpu_0/softmax_1" becomes DIR/gpu_0_softmax_1.npy; strings are lines of a .txt. */
-static kva_status output_path(const char *dir, const kva_buffer_desc *b, kva_diag *diag, size_t size, char *out) {
-  const char *name = b->name, *kind = b->dtype == KVA_STRING ? "txt" : "npy";
-  int length = snprintf(out, size, "%s/%s.%s", dir, name, kind), start = (int)strlen(dir) + 1;
+static kva_status output_path(const kva_run_request *r, const kva_buffer_desc *b, kva_diag *diag, size_t size,
+                              char *out) {
+  const char *name = b->name, *kind = r->write_proto ? "pb" : b->dtype == KVA_STRING ? "txt" : "npy";
+  int length = snprintf(out, size, "%s/%s.%s", r->output_dir, name, kind), start = (int)strlen(r->output_dir) + 1;
   if (length >= (int)size) return kva_error(diag, NULL, "the name of output '%s' is too long for a file", name);
   for (int k = start; k < length; k++)
     if (out[k] == '/') out[k] = '_';
@@ -243,12 +244,12 @@ static kva_status write_strings(const char *path, const kva_tensor *t, kva_diag 
 }
 
 /* Refuses outputs that would have one file. */
-static kva_status check_paths(const kva_program *p, const char *dir, kva_diag *diag) {
+static kva_status check_paths(const kva_program *p, const kva_run_request *r, kva_diag *diag) {
   char path[MAX_PATH], other[MAX_PATH];
   for (int32_t i = 0; i < p->n_outputs; i++) {
-    KVA_TRY(output_path(dir, output_buffer(p, i), diag, sizeof path, path));
+    KVA_TRY(output_path(r, output_buffer(p, i), diag, sizeof path, path));
     for (int32_t k = 0; k < i; k++) {
-      KVA_TRY(output_path(dir, output_buffer(p, k), diag, sizeof other, other));
+      KVA_TRY(output_path(r, output_buffer(p, k), diag, sizeof other, other));
       if (!strcmp(path, other))
         return kva_error(diag, NULL, "outputs '%s' and '%s' would both be written to %s; rename one of them",
                          output_name(p, k), output_name(p, i), path);
@@ -257,13 +258,18 @@ static kva_status check_paths(const kva_program *p, const char *dir, kva_diag *d
   return KVA_OK;
 }
 
-static kva_status write_outputs(const kva_program *p, const char *dir, const kva_tensor *out, kva_diag *diag) {
+static kva_status write_output(const kva_program *p, int32_t i, const kva_run_request *r, const kva_tensor *t,
+                               kva_diag *diag) {
+  char path[MAX_PATH];
+  KVA_TRY(output_path(r, output_buffer(p, i), diag, sizeof path, path));
+  if (r->write_proto) return r->write_proto(path, output_name(p, i), t, diag);
+  return t->dtype == KVA_STRING ? write_strings(path, t, diag) : kva_npy_write(path, t, diag);
+}
+
+static kva_status write_outputs(const kva_program *p, const kva_run_request *r, const kva_tensor *out, kva_diag *diag) {
   for (int32_t i = 0; i < p->n_outputs; i++) {
     print_output(output_name(p, i), &out[i]);
-    if (!dir) continue;
-    char path[MAX_PATH];
-    KVA_TRY(output_path(dir, output_buffer(p, i), diag, sizeof path, path));
-    KVA_TRY(out[i].dtype == KVA_STRING ? write_strings(path, &out[i], diag) : kva_npy_write(path, &out[i], diag));
+    if (r->output_dir) KVA_TRY(write_output(p, i, r, &out[i], diag));
   }
   return KVA_OK;
 }
@@ -289,10 +295,10 @@ kva_status kva_run_files(kva_session *s, int program, const kva_run_request *r, 
   kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
   kva_status status = in && out ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the list of tensors");
   if (status == KVA_OK && r->output_dir) status = kva_run_make_folder(r->output_dir, diag);
-  if (status == KVA_OK && r->output_dir) status = check_paths(p, r->output_dir, diag);
+  if (status == KVA_OK && r->output_dir) status = check_paths(p, r, diag);
   if (status == KVA_OK) status = kva_run_inputs(p, r, diag, in);
   if (status == KVA_OK) status = run_repeatedly(s, program, r, diag, in, out);
-  if (status == KVA_OK) status = write_outputs(p, r->output_dir, out, diag);
+  if (status == KVA_OK) status = write_outputs(p, r, out, diag);
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
   free(in);
   free(out);

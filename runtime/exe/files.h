@@ -11,9 +11,11 @@ typedef struct kva_run_request {
   const kva_symbol_value *dims;
   uint64_t seed;          /* for inputs without a file: floats in (-1, 1), integers 0 or 1 */
   int64_t repeat;         /* number of runs; several print the best time */
-  const char *output_dir; /* outputs are written there as <name>.npy; NULL: not written */
+  const char *output_dir; /* outputs are written there; NULL: not written */
   /* Reads a file whose name ends in .pb, with an ONNX TensorProto; data by malloc. NULL: such files are as others. */
   kva_status (*read_proto)(const char *path, kva_diag *diag, kva_tensor *out);
+  /* Writes an output as such a file, <name>.pb; NULL: .npy, and .txt of strings. */
+  kva_status (*write_proto)(const char *path, const char *name, const kva_tensor *t, kva_diag *diag);
 } kva_run_request;
 
 /* Makes the folder for outputs, unless there is one: before a model is compiled for nothing. */

@@ -177,6 +177,12 @@ grep -q V1 "$work/narrow/z.npy"
 printf 'main (bfloat16[N] y, float8e4m3fn[N] z) => (float[N] a, float[N] b) {\n  a = kv.cast <to = float> (y)\n  b = kv.cast <to = float> (z)\n}\n' >"$work/wide.kv"
 expect 0 run "$work/wide.kv" -i "$work/narrow/y.npy" -i "$work/narrow/z.npy" -o "$work/wide"
 [ "$(grep -c 'min -2  max 1' "$work/out")" = 2 ] || fail "what was written in types of ml_dtypes is read as something else"
+expect 0 run "$work/narrow.kv" -i "$work/pair.pb" -o "$work/proto" --pb
+[ ! -e "$work/proto/y.npy" ] || fail "--pb writes .npy files, too"
+expect 0 run "$work/wide.kv" -i "$work/proto/y.pb" -i "$work/proto/z.pb"
+[ "$(grep -c 'min -2  max 1' "$work/out")" = 2 ] || fail "tensors of ONNX are read as something else than was written"
+expect 2 run "$work/narrow.kv" --pb
+says "give --output"
 printf 'main (uint8[N] z) => (uint8[N] y) {\n  y = kv.add(z, z)\n}\n' >"$work/bytes.kv"
 expect 1 run "$work/bytes.kv" -i "$work/narrow/z.npy"
 says "which is any type of 8 bits, where no float8 is expected"

@@ -11,6 +11,7 @@ typedef struct column {
   char *input, *path;
   kva_tensor array; /* all rows; its data lie in `file` and may be unaligned */
   kva_file file;
+  kva_data_range range; /* of its values */
 } column;
 
 typedef struct tensor_data {
@@ -65,6 +66,24 @@ static kva_status check_tensor(const column *c, const kva_tensor *t, const kva_t
   return same ? KVA_OK : wrong_shape(c, t, diag);
 }
 
+/* Row `row` of a column's array, whose values were copied to `values`. */
+static kva_status check_values(const column *c, int64_t row, int64_t n, const void *values, kva_diag *diag) {
+  const kva_data_range *r = &c->range;
+  kva_loc loc = {.file = c->path};
+  kva_text ignored = {0};
+  for (int64_t i = 0; r->known && i < n; i++) {
+    int64_t v = kva_load_i64(c->array.dtype, values, i);
+    if ((v >= r->low && v < r->high) || (r->has_ignored && v == r->ignored)) continue;
+    if (r->has_ignored) kva_text_add(&ignored, " or %lld, which is ignored", (long long)r->ignored);
+    kva_status status =
+        kva_error(diag, &loc, "row %lld: '%s' has the value %lld; the model takes %lld to %lld%s", (long long)row,
+                  c->input, (long long)v, (long long)r->low, (long long)r->high - 1, ignored.data ? ignored.data : "");
+    kva_text_free(&ignored);
+    return status;
+  }
+  return KVA_OK;
+}
+
 static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
                        kva_diag *diag) {
   const tensor_data *d = self;
@@ -78,7 +97,9 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
     for (int i = 0; i < n; i++) {
       size_t bytes = (size_t)(kva_tensor_bytes(&tensors[i]) / batch);
       const char *from = d->columns[i].array.data;
-      memcpy((char *)tensors[i].data + (size_t)r * bytes, from + (size_t)row * bytes, bytes);
+      char *to = (char *)tensors[i].data + (size_t)r * bytes;
+      memcpy(to, from + (size_t)row * bytes, bytes);
+      KVA_TRY(check_values(&d->columns[i], row, (int64_t)bytes * 8 / kva_dtype_bits(tensors[i].dtype), to, diag));
     }
   }
   return KVA_OK;
@@ -186,6 +207,8 @@ kva_status kva_data_open_tensors(const kva_data_spec *spec, const kva_data_optio
   d->order = kva_data_order_of(spec, options);
   d->rows = -1;
   kva_status status = open_columns(d, spec, options, diag);
+  for (int i = 0; !status && options->ranges && i < d->n_columns; i++)
+    if (kva_dtype_is_int(d->columns[i].array.dtype)) d->columns[i].range = options->ranges[i];
   if (status) {
     destroy(d);
     return status;

@@ -158,12 +158,17 @@ KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_
  *
  * Several sources with semicolons between them are a mixture: each row of a batch is of one of them, as often as its
  * weight=X (1) says in every 4096 rows. File names cannot contain commas and semicolons. */
+typedef struct kva_data_range { /* of an integer input that the model uses as an index, such as labels */
+  bool known, has_ignored;
+  int64_t low, high, ignored; /* from low to high - 1, or ignored */
+} kva_data_range;
 typedef struct kva_data_options {
-  int64_t vocab;             /* of the model's logits; 0: unknown */
-  int n_inputs;              /* data inputs of the train program, in order */
-  const char *const *inputs; /* their names */
-  int rank, world;           /* this process fills the rank-th of `world` equal parts of every batch, but whole batches
-                                for evaluation; world 0: 1 */
+  int64_t vocab;                /* of the model's logits; 0: unknown */
+  int n_inputs;                 /* data inputs of the train program, in order */
+  const char *const *inputs;    /* their names */
+  const kva_data_range *ranges; /* of their values, which are checked when a batch is filled; NULL: not known */
+  int rank, world; /* this process fills the rank-th of `world` equal parts of every batch, but whole batches
+                      for evaluation; world 0: 1 */
 } kva_data_options;
 KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *options, kva_diag *diag,
                                       kva_data_source *out_source);

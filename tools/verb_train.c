@@ -4,6 +4,7 @@
 #include "runtime/exe/processes.h"
 #include "runtime/exe/train.h"
 #include "tools/board/board.h"
+#include "tools/driver/ranges.h"
 #include "tools/driver/summary.h"
 
 #include <stdlib.h>
@@ -41,6 +42,7 @@ typedef struct train_options {
 typedef struct variant {
   kva_strings defines;
   kva_train_result result;
+  const kva_data_range *ranges; /* of data inputs */
 } variant;
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
@@ -126,8 +128,9 @@ static int64_t pin_shapes(const train_options *o, const kva_module *m, int64_t e
   kva_train_defaults d = defaults_of(m, pins, arena);
   const char *data = kva_train_data(&o->settings, &d);
   int64_t length = data ? kva_data_length(data) : 0, rows = kva_train_pass_rows(&o->settings, &d);
-  if (!rows) rows = kva_cli_pin_of(pins, "B") ? kva_cli_pin_of(pins, "B") : each;
-  kva_cli_pin(m, "B", rows, pins, arena);
+  const char *batch = kva_cli_batch_symbol(m);
+  if (!rows) rows = kva_cli_pin_of(pins, batch) ? kva_cli_pin_of(pins, batch) : each;
+  kva_cli_pin(m, batch, rows, pins, arena);
   kva_cli_pin(m, "T", length ? length : d.length, pins, arena);
   return rows;
 }
@@ -165,6 +168,7 @@ static kva_status train_compiled(kvasir_program *program, const train_options *o
   const kva_train_settings *settings = &o->settings;
   const kva_compiled *c = program->compiled;
   kva_train_defaults d = defaults_of(c->module, pins, arena);
+  d.ranges = v->ranges;
   kva_session_options options = {.threads = (int)settings->threads,
                                  .seed = settings->seed > 0 ? (uint64_t)settings->seed : 0,
                                  .profile = settings->profile || settings->report,
@@ -278,18 +282,20 @@ static kva_strings defines_of(const train_options *o, const variant *v) {
 }
 
 /* Checks what the run needs besides the model, and fixes its shapes. */
-static kva_status prepare(const train_options *o, const kva_module *m, kva_strings *pins, kva_compile_options *options,
-                          kva_arena *arena, kva_diag *diag) {
+static kva_status prepare(const train_options *o, const kva_module *m, variant *v, kva_strings *pins,
+                          kva_compile_options *options, kva_arena *arena, kva_diag *diag) {
+  const kva_function *loss = kva_module_find_function(m, "loss");
   kva_train_defaults d = defaults_of(m, pins, arena);
   int64_t each;
   KVA_TRY(kva_train_rows_each(&o->settings, &d, diag, &each));
   if (each > pin_shapes(o, m, each, pins, arena)) options->passes.train = KVA_TRAIN_MICRO_BATCHES;
   d = defaults_of(m, pins, arena);
+  v->ranges = loss ? kva_input_ranges(m, loss, arena) : NULL;
   return check_inputs(o, m, &d, arena, diag);
 }
 
 /* Compiles a variant. Returns -1 and the program, or an exit code. */
-static int compile_variant(const train_options *o, const variant *v, kva_arena *arena, kva_diag *diag,
+static int compile_variant(const train_options *o, variant *v, kva_arena *arena, kva_diag *diag,
                            kvasir_program **out_program) {
   kva_strings defines = defines_of(o, v), pins = o->pins;
   kva_module *m = NULL;
@@ -305,7 +311,7 @@ static int compile_variant(const train_options *o, const variant *v, kva_arena *
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, NULL, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
-    status = prepare(o, m, &pins, &options, arena, diag);
+    status = prepare(o, m, v, &pins, &options, arena, diag);
     if (status != KVA_OK) code = kva_cli_fail(status, diag);
     kva_module_destroy(m);
     m = NULL;
@@ -328,7 +334,7 @@ static int compile_variant(const train_options *o, const variant *v, kva_arena *
 }
 
 /* Rank 0 compiles first: what is wrong with the model is said once, and the others find the code on disk. */
-static int compile_in_order(const train_options *o, const variant *v, kva_arena *arena, kva_diag *diag,
+static int compile_in_order(const train_options *o, variant *v, kva_arena *arena, kva_diag *diag,
                             kvasir_program **out_program) {
   kva_comm *c = o->settings.comm;
   int32_t code = kva_comm_rank(c) ? 0 : compile_variant(o, v, arena, diag, out_program);

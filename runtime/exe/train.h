@@ -11,7 +11,8 @@ typedef struct kva_train_defaults {
   const char *schedule, *data; /* data: a text for kva_data_open */
   double lr, final_ratio;
   int64_t steps, batch, warmup, total, length;
-  int64_t vocab; /* last extent of the model's first output */
+  int64_t vocab;                /* last extent of the model's first output */
+  const kva_data_range *ranges; /* of the data inputs */
 } kva_train_defaults;
 
 /* Names of the values of kva_schedule_kind, in order. */

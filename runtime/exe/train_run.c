@@ -413,7 +413,7 @@ static kva_status open_data(const kva_train_settings *o, const kva_train_default
   if (!text) return kva_error(diag, NULL, "the train block names no data; give --data induction or --data tokens:FILE");
   kva_part part = o->comm ? (kva_part){kva_comm_rank(o->comm), kva_comm_size(o->comm)} : o->shard;
   const kva_data_options options = {
-      .vocab = d->vocab, .n_inputs = n, .inputs = inputs, .rank = part.index, .world = part.count};
+      .vocab = d->vocab, .n_inputs = n, .inputs = inputs, .ranges = d->ranges, .rank = part.index, .world = part.count};
   return kva_data_open(text, &options, diag, out);
 }
 

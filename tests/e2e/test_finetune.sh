@@ -63,6 +63,26 @@ expect 0 export "$model" --weights "$weights" -o "$work/tuned.onnx"
 expect 0 run "$work/tuned.onnx" --input "$work/one.npy" --output "$work/b"
 cmp "$work/a/softmaxout_1.npy" "$work/b/softmaxout_1.npy" || fail "the exported model differs"
 
+# --batch is the extent of a symbolic batch, whatever the model calls it.
+printf 'main (float[rows, 4] x) => (float[rows, 3] y) {\n  param float[4, 3] w ~ normal(1)\n  y = x @ w\n}\n' >"$work/linear.kv"
+python3 - "$work" <<'PY'
+import struct, sys
+def npy(name, kind, shape, data):
+    head = "{'descr': '<%s', 'fortran_order': False, 'shape': %r, }" % (kind, shape)
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    open(f"{sys.argv[1]}/{name}.npy", "wb").write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + data)
+npy("rows", "f4", (40, 4), struct.pack("<160f", *(i % 7 for i in range(160))))
+npy("good", "i8", (40,), struct.pack("<40q", *([0, 1, 2, -1] * 10)))
+npy("bad", "i8", (40,), struct.pack("<40q", *([0, 1, 2, 3] * 10)))
+PY
+small=(train "$work/linear.kv" --loss cross_entropy --train w --steps 4 --batch 8)
+expect 0 "${small[@]}" --data "npy:x=$work/rows.npy,labels=$work/good.npy,eval=0" --eval-every 0
+
+# Labels that are no classes are named before their step.
+expect 1 "${small[@]}" --data "npy:x=$work/rows.npy,labels=$work/bad.npy,eval=0" --eval-every 0
+says "bad.npy: error: row "
+says "'labels' has the value 3; the model takes 0 to 2 or -1, which is ignored"
+
 # What cannot work says so.
 expect 1 train "$model" --loss cross_entropy --train 'classifier*' --steps 1
 says "--train: no parameter's name matches 'classifier*'; there are: con"

@@ -341,6 +341,17 @@ static kva_status import_list_input(kva_import *im, uint32_t index, const kva_pb
   return KVA_OK;
 }
 
+static kva_status wrong_value(kva_import *im, const char *name, const kva_type *type, const kva_ref_tensor *fixed) {
+  kva_text text = {0};
+  kva_type_print(type, &text);
+  kva_text_add(&text, ", the value to fix it to is %s", kva_dtype_name(fixed->dtype));
+  for (uint32_t d = 0; d < fixed->rank; d++) kva_text_add(&text, "%s%lld", d ? ", " : "[", (long long)fixed->dims[d]);
+  kva_status status =
+      kva_error(im->c.diag, &im->loc, "input '%s': expected %s%s", name, text.data, fixed->rank ? "]" : "");
+  kva_text_free(&text);
+  return status;
+}
+
 static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_value_info *v, kva_value **out) {
   const kva_type *type = NULL;
   const kva_load_options *o = im->options;
@@ -350,10 +361,7 @@ static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_valu
   if (kind != KVA_VALUE_TENSOR) return import_list_input(im, index, v, kind, element, out);
   const kva_ref_tensor *fixed = o && o->fixed_input ? o->fixed_input(o->input_user, index, name) : NULL;
   KVA_TRY(kva_import_type(im, v, &type));
-  if (fixed && (fixed->dtype != type->dtype || fixed->rank != type->rank))
-    return kva_error(im->c.diag, &im->loc,
-                     "input '%s': expected %s of rank %u, the value to fix it to is %s of rank %u", name,
-                     kva_dtype_name(type->dtype), type->rank, kva_dtype_name(fixed->dtype), fixed->rank);
+  if (fixed && (fixed->dtype != type->dtype || fixed->rank != type->rank)) return wrong_value(im, name, type, fixed);
   *out = fixed ? fixed_input(im, fixed) : kva_graph_add_input(im->c.b.graph, type, name);
   return KVA_OK;
 }

@@ -65,11 +65,25 @@ static bool solve_dim(evaluation *e, kva_dim dim, int64_t extent) {
   return true;
 }
 
+static const char *type_text(evaluation *e, const kva_type *t) {
+  kva_text text = {0};
+  kva_type_print(t, &text);
+  const char *copy = kva_arena_strdup(e->arena, text.data);
+  kva_text_free(&text);
+  return copy;
+}
+
+static const char *found_text(evaluation *e, const kva_ref_tensor *w) {
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < w->rank; k++) dims[k] = kva_expr_const(e->m->exprs, w->dims[k]);
+  return type_text(e, kva_type_tensor(e->m, w->dtype, w->rank, dims));
+}
+
 static kva_status check_input(evaluation *e, const kva_function *f, const kva_value *v, const kva_ref_tensor *w) {
   const char *name = v->name ? v->name : "(unnamed)";
   if (w->dtype != v->type->dtype || w->rank != v->type->rank)
-    return kva_error(e->diag, &f->loc, "input %s: expected %s of rank %u, found %s of rank %u", name,
-                     kva_dtype_name(v->type->dtype), v->type->rank, kva_dtype_name(w->dtype), w->rank);
+    return kva_error(e->diag, &f->loc, "input %s: expected %s, found %s", name, type_text(e, v->type),
+                     found_text(e, w));
   for (uint32_t k = 0; k < w->rank; k++) {
     int64_t extent;
     if (!kva_expr_eval(v->type->dims[k], lookup_symbol, e, &extent))

@@ -16,16 +16,30 @@ static bool is_bare_symbol(const kva_formula *f) {
   return f->n == 1 && f->words[0].op == KVA_FORMULA_SYMBOL;
 }
 
+static void add_dim(kva_text *text, int32_t d) {
+  kva_text_add(text, "%s", d ? ", " : "[");
+}
+
+/* Element type, number of dimensions, or both. */
+static kva_status wrong_type(kva_session *s, const kva_program *p, const kva_buffer_desc *b, const kva_tensor *t) {
+  kva_text text = {0};
+  kva_text_add(&text, "%s: input '%s' must be %s", p->name, b->name, kva_dtype_name((kva_dtype)b->dtype));
+  for (int32_t d = 0; d < b->rank; d++) add_dim(&text, d), kva_formula_print(&b->dims[d], p->symbols, &text);
+  kva_text_add(&text, "%s, found %s", b->rank ? "]" : " without dimensions", kva_dtype_name(t->dtype));
+  for (int32_t d = 0; d < t->rank; d++) add_dim(&text, d), kva_text_add(&text, "%lld", (long long)t->dims[d]);
+  kva_text_add(&text, "%s", t->rank ? "]" : " without dimensions");
+  kva_status status = kva_session_fail(s, KVA_INVALID, "%s", text.data);
+  kva_text_free(&text);
+  return status;
+}
+
 static kva_status check_types(kva_session *s, const kva_program *p, const kva_tensor *inputs) {
   for (int32_t i = 0; i < p->n_inputs; i++) {
     const kva_buffer_desc *b = input_buffer(p, i);
     const kva_tensor *t = &inputs[i];
-    if ((int32_t)t->dtype != b->dtype)
-      return kva_session_fail(s, KVA_INVALID, "%s: input '%s' must be of type %s, found %s", p->name, b->name,
-                              kva_dtype_name((kva_dtype)b->dtype), kva_dtype_name(t->dtype));
-    if (t->rank != b->rank)
-      return kva_session_fail(s, KVA_INVALID, "%s: input '%s' must have %d dimensions, found %d", p->name, b->name,
-                              b->rank, t->rank);
+    if (t->rank < 0 || t->rank > KVA_ABI_MAX_RANK)
+      return kva_session_fail(s, KVA_INVALID, "%s: input '%s' has %d dimensions", p->name, b->name, t->rank);
+    if ((int32_t)t->dtype != b->dtype || t->rank != b->rank) return wrong_type(s, p, b, t);
     for (int32_t d = 0; d < t->rank; d++)
       if (t->dims[d] < 0)
         return kva_session_fail(s, KVA_INVALID, "%s: dimension %d of input '%s' is negative: %lld", p->name, d, b->name,

@@ -154,7 +154,7 @@ static void test_wrong_tensors(void **state) {
   assert_fails(KVASIR_INVALID, "null pointer", kvasir_session_run(s, in, 2, NULL, 2, &messages));
   assert_fails(KVASIR_INVALID, "null pointer", kvasir_session_run(NULL, in, 2, out, 2, &messages));
   in[0].type = KVASIR_INT64;
-  run_fails("'x' must be of type float, found int64");
+  run_fails("'x' must be float[");
   in[0].type = 99;
   run_fails("that no tensor has");
   in[0] = saved, in[0].rank = 9;

@@ -232,8 +232,8 @@ static void bad_calls_say_what_is_wrong(void **unused) {
        "pairs: dimension 0 of input 'whole' must be B = 2, found 3 (symbol 'B' is 2 by dimension 0 of input 'past')"},
       {2, {KVA_F32, 1, {7}, x}, "pairs: the shapes of the inputs do not determine symbol 'H'; pin it when compiling"},
       {1, sample_matrix(x, 2, 4), "pairs: the shapes of the inputs do not determine symbol 'T'; pin it when compiling"},
-      {0, {KVA_F32, 1, {5}, x}, "pairs: input 'past' must have 2 dimensions, found 1"},
-      {0, {KVA_I32, 2, {2, 5}, x}, "pairs: input 'past' must be of type float, found int32"},
+      {0, {KVA_F32, 1, {5}, x}, "pairs: input 'past' must be float[B, P], found float[5]"},
+      {0, {KVA_I32, 2, {2, 5}, x}, "pairs: input 'past' must be float[B, P], found int32[2, 5]"},
       {0, {KVA_F32, 2, {2, -5}, x}, "pairs: dimension 1 of input 'past' is negative: -5"},
       {0, {KVA_F32, 2, {2, 5}, NULL}, "pairs: input 'past' has no data"},
   };

@@ -93,12 +93,6 @@ static kva_value *simplify_cast(kva_builder *b, kva_node *n) {
   return widened ? x_of(inner) : simplify_same_type(b, n);
 }
 
-static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
-  if (same_type(n, x_of(n))) return x_of(n);
-  kva_node *inner = def_if(x_of(n), KVA_OP_reshape);
-  return inner ? kva_reshape_like(b, x_of(inner), n->results[0].type) : NULL;
-}
-
 static int64_t perm_at(const kva_node *n, int64_t d) {
   kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
   return perm.n ? perm.v[d] : (int64_t)n->results[0].type->rank - 1 - d; /* default: reversed */
@@ -115,6 +109,72 @@ static kva_value *simplify_transpose(kva_builder *b, kva_node *n) {
   }
   if (identity) return inner ? x_of(inner) : x_of(n);
   return inner ? kva_transpose(b, x_of(inner), perm) : NULL;
+}
+
+/* Whether the transpose only swaps the last two axes. */
+static bool swaps_last_two(const kva_node *n) {
+  uint32_t rank = n->results[0].type->rank;
+  if (rank < 2 || perm_at(n, rank - 1) != rank - 2 || perm_at(n, rank - 2) != rank - 1) return false;
+  for (uint32_t d = 0; d + 2 < rank; d++)
+    if (perm_at(n, d) != d) return false;
+  return true;
+}
+
+/* A transpose of matrices between two reshapes, which only merge and split what numbers the matrices, comes last: so
+ * PyTorch transposes keys of rank 4. */
+static kva_value *reshape_before_transpose(kva_builder *b, const kva_node *n) {
+  kva_node *t = def_if(x_of(n), KVA_OP_transpose);
+  const kva_type *from = x_of(n)->type, *to = n->results[0].type;
+  if (!t || !def_if(x_of(t), KVA_OP_reshape) || !swaps_last_two(t) || to->rank < 2) return NULL;
+  kva_dim rows = from->dims[from->rank - 2], columns = from->dims[from->rank - 1], dims[KVA_MAX_RANK];
+  if (to->dims[to->rank - 2] != rows || to->dims[to->rank - 1] != columns) return NULL;
+  int64_t perm[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < to->rank; d++) dims[d] = to->dims[d], perm[d] = d;
+  dims[to->rank - 2] = columns, dims[to->rank - 1] = rows;
+  perm[to->rank - 2] = to->rank - 1, perm[to->rank - 1] = to->rank - 2;
+  return kva_transpose(b, kva_reshape(b, x_of(t), to->rank, dims), perm);
+}
+
+/* The product that v is, or that a row of numbers is added to, *out_added; NULL: none, or it has other users. */
+static kva_node *product_of_rows(const kva_value *v, kva_value **out_added) {
+  const kva_node *add = def_if(v, KVA_OP_add);
+  *out_added = NULL;
+  for (uint32_t i = 0; add && i < 2; i++) {
+    kva_node *n = def_if(kva_operand(add, i), KVA_OP_matmul);
+    if (!n || kva_operand_type(add, 1 - i)->rank > 1 || kva_value_use_count(&n->results[0]) != 1) continue;
+    *out_added = kva_operand(add, 1 - i);
+    return n;
+  }
+  return def_if(v, KVA_OP_matmul);
+}
+
+/* reshape(reshape(x) @ w + c), where the rows of x are merged before and split again behind, as PyTorch's addmm needs
+ * them, is x @ w + c. */
+static kva_value *split_rows_again(kva_builder *b, const kva_node *n) {
+  kva_value *v = x_of(n), *added;
+  const kva_type *to = n->results[0].type;
+  kva_node *product = product_of_rows(v, &added);
+  kva_node *merged = product ? def_if(x_of(product), KVA_OP_reshape) : NULL;
+  if (!merged || v->type->rank != 2 || to->rank < 2 || kva_value_use_count(v) != 1) return NULL;
+  kva_value *x = x_of(merged);
+  uint32_t last = to->rank - 1;
+  if (x->type->rank < to->rank || ((const kva_matmul_attrs *)product->attrs)->transpose_a) return NULL;
+  if (to->dims[last] != v->type->dims[1]) return NULL;
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < last; d++)
+    if ((dims[d] = to->dims[d]) != x->type->dims[d]) return NULL;
+  dims[last] = x_of(product)->type->dims[1]; /* what is merged behind the rows, as heads are, stays merged */
+  x = kva_reshape(b, x, to->rank, dims);
+  kva_value *y = kva_build(b, KVA_OP_matmul, 2, (kva_value *[]){x, y_of(product)}, product->attrs);
+  return added ? kva_add(b, y, added) : y;
+}
+
+static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
+  if (same_type(n, x_of(n))) return x_of(n);
+  kva_node *inner = def_if(x_of(n), KVA_OP_reshape);
+  if (inner) return kva_reshape_like(b, x_of(inner), n->results[0].type);
+  kva_value *v = split_rows_again(b, n);
+  return v ? v : reshape_before_transpose(b, n);
 }
 
 static kva_value *simplify_expand(kva_builder *b, kva_node *n) {
@@ -153,15 +213,6 @@ static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
     if (!kva_expr_is(x->dims[axis < 0 ? axis + x->rank : axis], 1)) return NULL;
   }
   return kva_reshape_like(b, x_of(n), n->results[0].type);
-}
-
-/* Whether the transpose only swaps the last two axes. */
-static bool swaps_last_two(const kva_node *n) {
-  uint32_t rank = n->results[0].type->rank;
-  if (rank < 2 || perm_at(n, rank - 1) != rank - 2 || perm_at(n, rank - 2) != rank - 1) return false;
-  for (uint32_t d = 0; d + 2 < rank; d++)
-    if (perm_at(n, d) != d) return false;
-  return true;
 }
 
 static kva_value *simplify_matmul(kva_builder *b, kva_node *n) {

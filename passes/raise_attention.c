@@ -9,6 +9,9 @@
  * handles groups itself. Algorithm: start at the product with v and peel one layer at a time, outermost first. Ranks 2
  * and 3 get the missing batch and head axes.
  *
+ * Probabilities may be where(is_nan(softmax), 0, softmax), as PyTorch exports them: a query without any key gets 0,
+ * which attention gives it, too.
+ *
  * A finite mask value of -1e4 or less counts as -infinity where a bound replaces it: upper >= 0 ensures that every
  * query sees at least one key. Masks that stay keep their values. */
 #include "passes/raise.h"
@@ -408,6 +411,22 @@ static kva_value *raise_narrowed(kva_builder *b) {
   return kva_attempt_end(b, attempt, kva_build(b, KVA_OP_attention, n->n_operands, operands, n->attrs));
 }
 
+/* The softmax that p is, or NULL: p and nothing else is made of it. */
+static kva_node *softmax_of(const kva_value *p) {
+  const kva_node *zeroed = def_if(p, KVA_OP_where);
+  if (kva_value_use_count(p) != 1) return NULL;
+  if (!zeroed) {
+    kva_node *softmax = def_if(p, KVA_OP_softmax);
+    return softmax && kva_value_use_count(&softmax->results[0]) == 1 ? softmax : NULL;
+  }
+  kva_node *softmax = def_if(kva_operand(zeroed, 2), KVA_OP_softmax);
+  const kva_node *nan = def_if(kva_operand(zeroed, 0), KVA_OP_is_nan);
+  if (!softmax || !nan || kva_operand(nan, 0) != &softmax->results[0] || softmax->results[0].type != p->type)
+    return NULL;
+  bool only = kva_value_use_count(&softmax->results[0]) == 2 && kva_value_use_count(&nan->results[0]) == 1;
+  return only && kva_is_splat(kva_operand(zeroed, 1), 0) ? softmax : NULL;
+}
+
 kva_value *kva_raise_attention(kva_builder *b) {
   const kva_node *n = b->before;
   if (kva_is(n, KVA_OP_cast)) return raise_narrowed(b);
@@ -416,10 +435,10 @@ kva_value *kva_raise_attention(kva_builder *b) {
   kva_value *p = kva_operand(n, 0);
   uint32_t rank = p->type->rank;
   kva_node *narrow = def_if(p, KVA_OP_cast);
-  kva_node *softmax = def_if(narrow ? kva_operand(narrow, 0) : p, KVA_OP_softmax);
+  kva_node *softmax = softmax_of(narrow ? kva_operand(narrow, 0) : p);
   if (!softmax || a->transpose_a || a->to || rank < 2 || rank > 4 || n->results[0].type->rank != rank) return NULL;
   if (kva_axis(((const kva_softmax_attrs *)softmax->attrs)->axis, rank) != rank - 1) return NULL;
-  if (kva_value_use_count(p) != 1 || kva_value_use_count(&softmax->results[0]) != 1) return NULL;
+  if (kva_value_use_count(p) != 1) return NULL;
   scores s = {.b = b, .scale = 1, .plane = softmax->results[0].type->dims + rank - 2};
   if (!peel(&s, kva_operand(softmax, 0), MAX_LAYERS)) return NULL;
   kva_attempt attempt = kva_attempt_begin(b);

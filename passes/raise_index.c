@@ -137,6 +137,106 @@ static bool line_of_cast(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   return kva_dtype_bits(n->results[0].type->dtype) >= 32 && kva_line_of(c, kva_operand(n, 0), out);
 }
 
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+static bool same_line(const kva_line *x, const kva_line *y) {
+  return x->base == y->base && !memcmp(x->c, y->c, sizeof x->c);
+}
+
+/* The extent of operand i along `axis`. min(n, 1), of a first row that is sliced out, is 1 if the rest of the result
+ * are n rows: without any there is no result. */
+static kva_dim piece_extent(kva_expr_ctx *c, const kva_node *n, uint32_t i, uint32_t axis) {
+  kva_dim e = kva_operand_type(n, i)->dims[axis], one = kva_expr_const(c, 1);
+  if (e->kind != KVA_EXPR_MIN || (e->a != one && e->b != one)) return e;
+  kva_dim rows = e->a == one ? e->b : e->a;
+  for (uint32_t k = 0; k < n->n_operands; k++)
+    if (k != i && kva_operand_type(n, k)->dims[axis] != rows) return e;
+  return one;
+}
+
+/* Every piece begins where the one before it would go on. */
+static bool line_of_concat(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  int64_t given = ((const kva_concat_attrs *)n->attrs)->axis;
+  uint32_t rank = n->results[0].type->rank, axis = (uint32_t)(given < 0 ? given + rank : given);
+  kva_dim first = kva_expr_const(c, 0);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    kva_line piece;
+    if (!kva_line_of(c, kva_operand(n, i), &piece)) return false;
+    kva_dim before = kva_expr_muli(c, first, piece.c[rank - 1 - axis]);
+    piece.base = kva_expr_sub(c, piece.base, before);
+    if (i && !same_line(&piece, out)) return false;
+    *out = piece;
+    first = kva_expr_add(c, first, piece_extent(c, n, i, axis));
+  }
+  return n->n_operands > 0;
+}
+
+/* Adds what component k of the indices, operand k of their concatenation, does to the line. Negative indices would
+ * count from the end. */
+static bool add_component(kva_expr_ctx *c, const kva_node *indices, uint32_t k, int64_t factor, kva_line *out) {
+  const kva_type *t = kva_operand_type(indices, k);
+  kva_line x;
+  if (!kva_expr_is(t->dims[t->rank - 1], 1) || !kva_line_of(c, kva_operand(indices, k), &x)) return false;
+  if (!kva_expr_provably_le(c, kva_expr_const(c, 0), x.base)) return false;
+  for (uint32_t i = 1; i < t->rank; i++) {
+    if (x.c[i] < 0) return false;
+    out->c[i - 1] += factor * x.c[i];
+  }
+  out->base = kva_expr_add(c, out->base, kva_expr_muli(c, x.base, factor));
+  return true;
+}
+
+/* Elements of a line, chosen by indices that are lines. */
+static bool line_of_gather_nd(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  const kva_node *indices = kva_operand(n, 1)->def;
+  uint32_t rank = kva_operand_type(n, 0)->rank, last = kva_operand_type(n, 1)->rank - 1;
+  kva_line x;
+  if (((const kva_gather_nd_attrs *)n->attrs)->batch_dims || !kva_line_of(c, kva_operand(n, 0), &x)) return false;
+  *out = (kva_line){.base = x.base};
+  if (!indices || !kva_is(indices, KVA_OP_concat) || indices->n_operands != rank) return false;
+  int64_t axis = ((const kva_concat_attrs *)indices->attrs)->axis;
+  if (axis != -1 && axis != (int64_t)last) return false;
+  for (uint32_t k = 0; k < rank; k++)
+    if (x.c[rank - 1 - k] && !add_component(c, indices, k, x.c[rank - 1 - k], out)) return false;
+  return true;
+}
+
+/* ---- numbers that are the same everywhere ------------------------------------------------------------------------ */
+
+bool kva_line_is_constant(const kva_line *line, int64_t *out) {
+  for (uint32_t k = 0; k < KVA_MAX_RANK; k++)
+    if (line->c[k]) return false;
+  return kva_expr_is_const(line->base, out);
+}
+
+bool kva_line_of_comparison(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  kva_line y;
+  if (!kva_line_of(c, kva_operand(n, 0), out) || !kva_line_of(c, kva_operand(n, 1), &y)) return false;
+  for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] -= y.c[k];
+  out->base = kva_expr_sub(c, out->base, y.base);
+  if (kva_is(n, KVA_OP_less)) out->base = kva_expr_addi(c, out->base, 1); /* x - y < 0: x - y + 1 <= 0 */
+  return true;
+}
+
+static bool line_of_truth(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  int64_t x;
+  if (!kva_line_of_comparison(c, n, out) || !kva_line_is_constant(out, &x)) return false;
+  *out = constant_line(c, kva_is(n, KVA_OP_equal) ? x == 0 : x <= 0);
+  return true;
+}
+
+static bool line_of_not(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  int64_t x;
+  if (!kva_line_of(c, kva_operand(n, 0), out) || !kva_line_is_constant(out, &x)) return false;
+  *out = constant_line(c, !x);
+  return true;
+}
+
+static bool line_of_zeros(kva_expr_ctx *c, const kva_value *v, kva_line *out) {
+  int64_t x;
+  return kva_line_of(c, v, out) && kva_line_is_constant(out, &x) && x == 0;
+}
+
 static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_constant: return line_of_constant(c, kva_constant_of(&n->results[0]), out);
@@ -147,6 +247,14 @@ static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   case KVA_OP_mul: return line_of_product(c, n, out);
   case KVA_OP_neg: return line_of_negation(c, n, out);
   case KVA_OP_cast: return line_of_cast(c, n, out);
+  case KVA_OP_concat: return line_of_concat(c, n, out);
+  case KVA_OP_gather_nd: return line_of_gather_nd(c, n, out);
+  case KVA_OP_assume: return kva_line_of(c, kva_operand(n, 0), out);
+  case KVA_OP_equal:
+  case KVA_OP_less:
+  case KVA_OP_less_equal: return line_of_truth(c, n, out);
+  case KVA_OP_logical_not: return line_of_not(c, n, out);
+  case KVA_OP_cumsum: return line_of_zeros(c, kva_operand(n, 0), out);
   case KVA_OP_expand:
   case KVA_OP_reshape:
   case KVA_OP_slice:

@@ -12,8 +12,12 @@ typedef struct kva_line {
 } kva_line;
 
 /* Handles iota, shapes, small constants in arithmetic progression, and sums, movements and casts (to 32 bits or more)
- * of these. */
+ * of these; pieces that continue each other; comparisons that are the same everywhere (0 or 1). */
 bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out);
+/* A comparison of lines, as one with 0: true where out <= 0, or for kv.equal where out == 0. */
+bool kva_line_of_comparison(kva_expr_ctx *c, const kva_node *n, kva_line *out);
+/* Whether a line is a number everywhere. */
+bool kva_line_is_constant(const kva_line *line, int64_t *out);
 /* Maps the line of n's operand to that of n, if n only moves elements. */
 bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line);
 

@@ -91,13 +91,8 @@ static bool negated_of(kva_expr_ctx *c, const kva_value *v, predicate *out) {
 }
 
 static bool predicate_of_comparison(kva_expr_ctx *c, const kva_node *n, predicate *out) {
-  kva_line y;
   *out = (predicate){.equal = kva_is(n, KVA_OP_equal)};
-  if (!kva_line_of(c, kva_operand(n, 0), &out->line) || !kva_line_of(c, kva_operand(n, 1), &y)) return false;
-  for (int k = 0; k < KVA_MAX_RANK; k++) out->line.c[k] -= y.c[k];
-  out->line.base = kva_expr_sub(c, out->line.base, y.base);
-  if (kva_is(n, KVA_OP_less)) out->line.base = kva_expr_addi(c, out->line.base, 1); /* x - y < 0: x - y + 1 <= 0 */
-  return true;
+  return kva_line_of_comparison(c, n, &out->line);
 }
 
 /* where(mask, 1, 0) and where(mask, 0, 1). */
@@ -199,6 +194,8 @@ static bool merge(kva_visibility *io, kva_dim upper, kva_dim lower) {
 
 static bool merge_predicate(kva_expr_ctx *c, const predicate *p, kva_visibility *io) {
   const kva_line *l = &p->line;
+  int64_t everywhere;
+  if (kva_line_is_constant(l, &everywhere)) return (p->equal ? everywhere == 0 : everywhere <= 0) != p->negated;
   if (p->equal || l->c[0] * l->c[1] != -1) return false;
   for (uint32_t k = 2; k < KVA_MAX_RANK; k++)
     if (l->c[k]) return false;
@@ -223,6 +220,8 @@ static bool merge_constant(kva_expr_ctx *c, const kva_value *v, kva_mask_kind ki
                            kva_visibility *io) {
   band b;
   const kva_type *t = v->type;
+  double x;
+  if (kva_splat_value(v, &x) && is_visible(x, kind) == 1) return true;
   if (t->rank < 2 || t->dims[t->rank - 2] != plane[0] || t->dims[t->rank - 1] != plane[1]) return false;
   if (!band_of_constant(kva_constant_of(v), kind, &b)) return false;
   return merge(io, b.has_upper ? kva_expr_const(c, b.upper) : NULL, b.has_lower ? kva_expr_const(c, b.lower) : NULL);

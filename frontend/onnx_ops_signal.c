@@ -1,5 +1,5 @@
 /* Rules: window functions and mel weights, which are constants since what decides them is known, and the discrete
- * Fourier transforms as products with constant matrices. All are computed in double here. */
+ * Fourier transforms as products with matrices, which are constants where the length is. All are computed in double. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -7,10 +7,11 @@
 
 enum { HANN, HAMMING, BLACKMAN, MAX_WINDOW = 1 << 24 };
 
+static const double turn = 2 * 3.14159265358979323846;
+
 /* a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N) */
 static double window_at(int64_t kind, double x) {
   static const double a[3][3] = {{0.5, 0.5, 0}, {25.0 / 46, 1 - 25.0 / 46, 0}, {0.42, 0.5, 0.08}};
-  const double turn = 2 * 3.14159265358979323846;
   return a[kind][0] - a[kind][1] * cos(turn * x) + a[kind][2] * cos(2 * turn * x);
 }
 
@@ -35,88 +36,126 @@ kva_status kva_onnx_signal_window(kva_onnx_call *k) {
 enum { MAX_TRANSFORM = 2048 };
 
 typedef struct transform {
-  int64_t length, outputs; /* extents of the transformed axis */
+  kva_dim length, outputs; /* extents of the transformed axis */
+  kva_dim columns;         /* elements of the operand that are read */
   bool inverse, onesided, complex_in;
   uint32_t axis;
 } transform;
 
-/* Matrix [outputs, length] of cos or sin (2 pi k n / length), with the inverse's sign and factor. A onesided inverse
+/* Matrix [outputs, columns] of cos or sin (2 pi k n / length), with the inverse's sign and factor. A onesided inverse
  * reads half a spectrum; the other half is its mirror image, so inner entries count twice. */
-static kva_value *fourier_matrix(kva_onnx_call *k, const transform *f, kva_dtype t, bool sine, int64_t columns) {
+static kva_value *known_matrix(kva_onnx_call *k, const transform *f, kva_dtype t, bool sine, int64_t length,
+                               const int64_t dims[2]) {
   kva_tensor_data *data = KVA_NEW(k->b->m->arena, kva_tensor_data);
-  int64_t dims[2] = {f->outputs, columns};
-  double *v = KVA_NEW_ARRAY(k->b->m->arena, double, f->outputs *columns + 1);
-  const double turn = 2 * 3.14159265358979323846;
-  for (int64_t i = 0; i < f->outputs * columns; i++) {
-    int64_t row = i / columns, col = i % columns;
-    double angle = turn * (double)(row * col % f->length) / (double)f->length;
+  double *v = KVA_NEW_ARRAY(k->b->m->arena, double, dims[0] * dims[1] + 1);
+  for (int64_t i = 0; i < dims[0] * dims[1]; i++) {
+    int64_t row = i / dims[1], col = i % dims[1];
+    double angle = turn * (double)(row * col % length) / (double)length;
     v[i] = sine ? (f->inverse ? -sin(angle) : sin(angle)) : cos(angle);
-    if (f->inverse) v[i] /= (double)f->length;
-    if (f->inverse && f->onesided && col && 2 * col != f->length) v[i] *= 2;
+    if (f->inverse) v[i] /= (double)length;
+    if (f->inverse && f->onesided && col && 2 * col != length) v[i] *= 2;
   }
-  *data = (kva_tensor_data){.dtype = KVA_F64, .rank = 2, .data = v, .bytes = f->outputs * columns * 8};
-  data->dims = kva_arena_memdup(k->b->m->arena, dims, sizeof dims);
+  *data = (kva_tensor_data){.dtype = KVA_F64, .rank = 2, .data = v, .bytes = dims[0] * dims[1] * 8};
+  data->dims = kva_arena_memdup(k->b->m->arena, dims, 2 * sizeof *dims);
   return kva_cast(k->b, kva_const_tensor(k->b, data), t);
 }
 
-/* The last axis of x: 1 (real) or 2 (complex). */
-static kva_status read_parts(kva_onnx_call *k, transform *f) {
-  kva_value *x = kva_onnx_in(k, 0);
-  int64_t parts;
-  uint32_t rank = x->type->rank;
-  if (rank < 2 || !kva_expr_is_const(kva_onnx_dim(x, rank - 1), &parts) || parts < 1 || parts > 2)
+/* The same for a length that is known at run time only. */
+static kva_value *computed_matrix(kva_onnx_call *k, const transform *f, kva_dtype t, bool sine) {
+  kva_builder *b = k->b;
+  kva_value *row = kva_onnx_ramp(b, KVA_I64, 2, 0, f->outputs), *col = kva_onnx_ramp(b, KVA_I64, 2, 1, f->columns);
+  kva_value *length = kva_dim_scalar(b, KVA_I64, f->length), *whole = kva_cast(b, length, KVA_F64);
+  kva_value *part = kva_cast(b, kva_build2(b, KVA_OP_mod, kva_mul(b, row, col), length), KVA_F64);
+  kva_value *angle = kva_div(b, kva_mul(b, part, kva_const_scalar(b, KVA_F64, turn)), whole);
+  kva_value *v = kva_build1(b, sine ? KVA_OP_sin : KVA_OP_cos, angle);
+  if (!f->inverse) return kva_cast(b, v, t);
+  v = kva_div(b, sine ? kva_neg(b, v) : v, whole);
+  if (!f->onesided) return kva_cast(b, v, t);
+  kva_value *twice = kva_mul(b, col, kva_const_scalar(b, KVA_I64, 2));
+  kva_value *first = kva_build2(b, KVA_OP_equal, col, kva_const_scalar(b, KVA_I64, 0));
+  kva_value *single = kva_build2(b, KVA_OP_logical_or, first, kva_build2(b, KVA_OP_equal, twice, length));
+  v = kva_onnx_where(b, single, v, kva_mul(b, v, kva_const_scalar(b, KVA_F64, 2)));
+  return kva_cast(b, v, t);
+}
+
+static kva_value *fourier_matrix(kva_onnx_call *k, const transform *f, kva_dtype t, bool sine) {
+  int64_t length, dims[2];
+  bool known = kva_expr_is_const(f->length, &length) && kva_expr_is_const(f->outputs, &dims[0]) &&
+               kva_expr_is_const(f->columns, &dims[1]);
+  return known ? known_matrix(k, f, t, sine, length, dims) : computed_matrix(k, f, t, sine);
+}
+
+/* The last axis of *x: 1 (real) or 2 (complex); where that is a symbol, *x gets imaginary parts that may be 0. */
+static kva_status read_parts(kva_onnx_call *k, transform *f, kva_value **x) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  int64_t parts = 2;
+  uint32_t rank = (*x)->type->rank;
+  if (rank < 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2 or more, found %u", rank);
+  bool known = kva_expr_is_const(kva_onnx_dim(*x, rank - 1), &parts);
+  if ((known && (parts < 1 || parts > 2)) || (!known && !k->b->assumes))
     return kva_onnx_fail(k, KVA_INVALID, "the last dimension must be 1 (real) or 2 (complex)");
   f->complex_in = parts == 2;
-  return KVA_OK;
+  if (known) return KVA_OK;
+  kva_dim one = kva_expr_const(e, 1), two = kva_expr_const(e, 2), zero = kva_expr_const(e, 0);
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) before[i] = after[i] = zero;
+  kva_dim found = kva_expr_max(e, kva_expr_min(e, kva_onnx_dim(*x, rank - 1), two), one);
+  *x = kva_onnx_with_extent(k, *x, rank - 1, found, "the parts of a transform's operand");
+  after[rank - 1] = kva_expr_sub(e, two, found);
+  *x = kva_build(k->b, KVA_OP_pad, 1, x, &(kva_pad_attrs){.before = {rank, before}, .after = {rank, after}});
+  return k->b->failed ? KVA_INVALID : KVA_OK;
 }
 
 static kva_status check_length(kva_onnx_call *k, transform *f) {
-  if (f->length < 1 || f->length > MAX_TRANSFORM)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "a transform of length %lld; expected 1 to %d", (long long)f->length,
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  int64_t length;
+  if (kva_expr_is_const(f->length, &length) && (length < 1 || length > MAX_TRANSFORM))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "a transform of length %lld; expected 1 to %d", (long long)length,
                          MAX_TRANSFORM);
-  f->outputs = f->onesided && !f->inverse ? f->length / 2 + 1 : f->length;
+  kva_dim half = kva_expr_addi(e, kva_expr_div(e, f->length, kva_expr_const(e, 2)), 1);
+  f->outputs = f->onesided && !f->inverse ? half : f->length;
+  f->columns = f->onesided && f->inverse ? half : f->length;
   return KVA_OK;
 }
 
-static kva_status read_transform(kva_onnx_call *k, transform *f, int64_t *extent) {
-  kva_value *x = kva_onnx_in(k, 0);
-  uint32_t rank = x->type->rank;
-  kva_ints axis = {0, NULL}, length = {0, NULL};
-  KVA_TRY(read_parts(k, f));
-  if (kva_onnx_in(k, 1)) KVA_TRY(kva_onnx_need_ints(k, 1, "dft_length", &length));
+static kva_status read_transform(kva_onnx_call *k, transform *f, kva_value **x) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  uint32_t rank = (*x)->type->rank;
+  kva_ints axis = {0, NULL};
+  kva_dims length = {0, NULL};
+  KVA_TRY(read_parts(k, f, x));
+  if (kva_onnx_in(k, 1)) KVA_TRY(kva_onnx_need_dims(k, 1, "dft_length", &length));
   if (kva_onnx_in(k, 2)) KVA_TRY(kva_onnx_need_ints(k, 2, "axis", &axis));
   int64_t wanted = k->version < 20 ? kva_onnx_int(k, "axis", 1) : axis.n == 1 ? axis.v[0] : -2;
   KVA_TRY(kva_onnx_axis(k, wanted, rank, &f->axis));
-  if (f->axis == rank - 1 || !kva_expr_is_const(kva_onnx_dim(x, f->axis), extent))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the transformed axis must have a known extent");
+  if (f->axis == rank - 1) return kva_onnx_fail(k, KVA_INVALID, "the last axis cannot be transformed");
   f->inverse = kva_onnx_int(k, "inverse", 0) != 0;
   f->onesided = kva_onnx_int(k, "onesided", 0) != 0;
-  f->length = length.n == 1 ? length.v[0] : f->inverse && f->onesided ? 2 * (*extent - 1) : *extent;
+  kva_dim extent = kva_onnx_dim(*x, f->axis);
+  f->length = f->inverse && f->onesided ? kva_expr_muli(e, kva_expr_addi(e, extent, -1), 2) : extent;
+  if (length.n == 1) f->length = length.v[0];
   return check_length(k, f);
 }
 
-/* Part `i` (real, imaginary) of x as [outer, columns, inner], cropped or zero-padded to `columns`. */
-static kva_value *component(kva_builder *b, kva_value *x, const transform *f, int64_t i, int64_t extent,
-                            int64_t columns) {
+/* Part `i` (real, imaginary) of x as [outer, columns, inner], cropped or zero-padded to the columns. */
+static kva_value *component(kva_builder *b, kva_value *x, const transform *f, int64_t i) {
   kva_expr_ctx *e = b->m->exprs;
   uint32_t rank = x->type->rank;
   kva_dim dims[3] = {kva_onnx_product(b, x->type->dims, 0, f->axis), kva_onnx_dim(x, f->axis),
                      kva_onnx_product(b, x->type->dims, f->axis + 1, rank - 1)};
   kva_dim none = kva_expr_const(e, 0), before[3] = {none, none, none};
-  kva_dim after[3] = {none, kva_expr_const(e, columns - extent), none};
+  kva_dim after[3] = {none, kva_expr_sub(e, f->columns, dims[1]), none};
   x = kva_reshape(b, kva_onnx_slice(b, x, rank - 1, kva_expr_const(e, i), kva_expr_const(e, 1)), 3, dims);
-  if (columns == extent) return x;
+  if (f->columns == dims[1]) return x;
   return kva_build(b, KVA_OP_pad, 1, &x, &(kva_pad_attrs){.before = {3, before}, .after = {3, after}});
 }
 
-static kva_value *fourier(kva_onnx_call *k, kva_value *x, const transform *f, int64_t extent) {
+static kva_value *fourier(kva_onnx_call *k, kva_value *x, const transform *f) {
   kva_builder *b = k->b;
   bool real_out = f->inverse && f->onesided;
-  int64_t columns = real_out ? f->length / 2 + 1 : f->length;
   kva_dtype t = x->type->dtype;
-  kva_value *c = fourier_matrix(k, f, t, false, columns), *s = fourier_matrix(k, f, t, true, columns);
-  kva_value *re = component(b, x, f, 0, extent, columns);
-  kva_value *im = f->complex_in ? component(b, x, f, 1, extent, columns) : NULL;
+  kva_value *c = fourier_matrix(k, f, t, false), *s = fourier_matrix(k, f, t, true);
+  kva_value *re = component(b, x, f, 0), *im = f->complex_in ? component(b, x, f, 1) : NULL;
   kva_value *real = kva_matmul(b, c, re, false, false), *imaginary = kva_neg(b, kva_matmul(b, s, re, false, false));
   if (im) real = kva_add(b, real, kva_matmul(b, s, im, false, false));
   if (im) imaginary = kva_add(b, imaginary, kva_matmul(b, c, im, false, false));
@@ -125,34 +164,35 @@ static kva_value *fourier(kva_onnx_call *k, kva_value *x, const transform *f, in
   kva_dim out[KVA_MAX_RANK];
   uint32_t rank = x->type->rank;
   for (uint32_t i = 0; i < rank; i++) out[i] = kva_onnx_dim(x, i);
-  out[f->axis] = kva_expr_const(kva_onnx_exprs(k), f->outputs);
+  out[f->axis] = f->outputs;
   out[rank - 1] = kva_expr_const(kva_onnx_exprs(k), real_out ? 1 : 2);
   return kva_reshape(b, y, rank, out);
 }
 
 kva_status kva_onnx_dft(kva_onnx_call *k) {
   transform f = {0};
-  int64_t extent = 0;
-  KVA_TRY(read_transform(k, &f, &extent));
-  return kva_onnx_done(k, fourier(k, kva_onnx_in(k, 0), &f, extent));
+  kva_value *x = kva_onnx_in(k, 0);
+  KVA_TRY(read_transform(k, &f, &x));
+  return kva_onnx_done(k, fourier(k, x, &f));
 }
 
 /* ---- short-time transform ---------------------------------------------------------------------------------------- */
 
-static kva_status read_frames(kva_onnx_call *k, transform *f, int64_t *step) {
-  kva_value *window = kva_onnx_in(k, 2);
-  kva_ints steps = {0, NULL}, length = {0, NULL};
-  KVA_TRY(read_parts(k, f));
-  if (kva_onnx_in(k, 0)->type->rank != 3)
+/* A frame is as long as attribute frame_length says, else as the window. */
+static kva_status read_frames(kva_onnx_call *k, transform *f, kva_value **x, kva_value **window, int64_t *step) {
+  kva_ints steps = {0, NULL};
+  kva_dims length = {0, NULL};
+  KVA_TRY(read_parts(k, f, x));
+  if ((*x)->type->rank != 3)
     return kva_onnx_fail(k, KVA_INVALID, "expected a signal of rank 3 [batch, length, 1 or 2]");
-  if (window && (window->type->rank != 1 || !kva_expr_is_const(kva_onnx_dim(window, 0), &f->length)))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the window must be a vector of known extent");
   KVA_TRY(kva_onnx_need_ints(k, 1, "frame_step", &steps));
-  if (kva_onnx_in(k, 3)) KVA_TRY(kva_onnx_need_ints(k, 3, "frame_length", &length));
-  if (length.n == 1 && window && length.v[0] != f->length)
-    return kva_onnx_fail(k, KVA_INVALID, "a window of %lld elements for frames of %lld", (long long)f->length,
-                         (long long)length.v[0]);
-  if (length.n == 1) f->length = length.v[0];
+  if (kva_onnx_in(k, 3)) KVA_TRY(kva_onnx_need_dims(k, 3, "frame_length", &length));
+  if (length.n != 1 && !*window) return kva_onnx_fail(k, KVA_INVALID, "expected a window or a frame_length");
+  if (*window && (*window)->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "the window must be a vector");
+  if (*window && length.n == 1) *window = kva_onnx_with_extent(k, *window, 0, length.v[0], "the window of STFT");
+  f->length = length.n == 1 ? length.v[0] : kva_onnx_dim(*window, 0);
+  if (*window && kva_onnx_dim(*window, 0) != f->length)
+    return kva_onnx_fail(k, KVA_INVALID, "the window and frame_length differ");
   *step = steps.n == 1 ? steps.v[0] : 0;
   if (*step < 1) return kva_onnx_fail(k, KVA_INVALID, "frame_step must be positive");
   f->onesided = kva_onnx_int(k, "onesided", 1) != 0;
@@ -166,16 +206,16 @@ kva_status kva_onnx_stft(kva_onnx_call *k) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
   transform f = {0};
   int64_t step = 0;
-  KVA_TRY(read_frames(k, &f, &step));
   kva_value *x = kva_onnx_in(k, 0), *window = kva_onnx_in(k, 2);
-  kva_dim length = kva_expr_const(e, f.length), zero = kva_expr_const(e, 0);
+  KVA_TRY(read_frames(k, &f, &x, &window, &step));
+  kva_dim length = f.length, zero = kva_expr_const(e, 0);
   kva_dim starts = kva_expr_div(e, kva_expr_sub(e, kva_onnx_dim(x, 1), length), kva_expr_const(e, step));
   kva_dim frames = kva_expr_max(e, kva_expr_addi(e, starts, 1), zero);
   kva_value *first = kva_mul(b, kva_onnx_ramp(b, KVA_I64, 2, 0, frames), kva_const_scalar(b, KVA_I64, (double)step));
   kva_value *frame = kva_onnx_gather(b, x, kva_add(b, first, kva_onnx_ramp(b, KVA_I64, 2, 1, length)), 1);
   if (window) frame = kva_mul(b, frame, kva_onnx_unsqueeze(b, window, 1, 1));
   if (b->failed) return KVA_INVALID;
-  return kva_onnx_done(k, fourier(k, frame, &f, f.length));
+  return kva_onnx_done(k, fourier(k, frame, &f));
 }
 
 /* ---- mel weights ------------------------------------------------------------------------------------------------- */

@@ -67,9 +67,10 @@ static void keep_aspect(axis_map *maps, uint32_t n, bool smallest) {
   }
 }
 
+static const char *const policies[] = {"stretch", "not_larger", "not_smaller", NULL};
+
 static kva_status set_extents(kva_onnx_call *k, const kva_ref_tensor *scales, const kva_ref_tensor *sizes, uint32_t n,
                               axis_map *maps) {
-  static const char *const policies[] = {"stretch", "not_larger", "not_smaller", NULL};
   int policy = 0;
   KVA_TRY(choose(k, "keep_aspect_ratio_policy", "stretch", policies, &policy));
   if (!scales == !sizes) return kva_onnx_fail(k, KVA_INVALID, "expected either scales or sizes");
@@ -289,6 +290,30 @@ static kva_value *entry_of(kva_onnx_call *k, uint32_t input, uint32_t i) {
   return kva_cast(k->b, kva_reshape(k->b, v, 0, NULL), KVA_F64);
 }
 
+/* The factor of all axes that keeps the aspect of x within (not_larger) or around the sizes; NULL: each has its own. */
+static kva_status common_scale(kva_onnx_call *k, const kva_dims *sizes, const uint32_t *axes, kva_value **out) {
+  kva_builder *b = k->b;
+  int policy = 0;
+  KVA_TRY(choose(k, "keep_aspect_ratio_policy", "stretch", policies, &policy));
+  *out = NULL;
+  for (uint32_t i = 0; policy && sizes && i < sizes->n; i++) {
+    kva_value *length = kva_dim_scalar(b, KVA_F64, kva_onnx_dim(kva_onnx_in(k, 0), axes[i]));
+    kva_value *scale = kva_div(b, kva_dim_scalar(b, KVA_F64, sizes->v[i]), length);
+    *out = *out ? kva_build2(b, policy == 1 ? KVA_OP_min : KVA_OP_max, *out, scale) : scale;
+  }
+  return KVA_OK;
+}
+
+/* floor(length * scale + more), as a symbol that is bound at run time. */
+static kva_status bound_extent(kva_onnx_call *k, kva_value *length, kva_value *scale, double more, kva_dim *out) {
+  kva_builder *b = k->b;
+  kva_value *made = kva_add(b, kva_mul(b, length, scale), kva_const_scalar(b, KVA_F64, more));
+  made = kva_cast(b, kva_build1(b, KVA_OP_floor, made), KVA_I64);
+  const kva_dims *bound = kva_onnx_bind_elements(k->c, made, "resized");
+  if (bound) *out = bound->v[0];
+  return bound ? KVA_OK : KVA_INVALID;
+}
+
 /* The new extent of entry i of the lists, and the factor. */
 static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const kva_ref_tensor *scales, uint32_t at,
                                  const kva_dims *sizes, kva_dim *out, kva_value **scale) {
@@ -304,20 +329,16 @@ static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const
     return scaled_extent(k, in, kva_ref_tensor_get(scales, i), out);
   }
   *scale = entry_of(k, at, i);
-  kva_value *made = kva_cast(b, kva_build1(b, KVA_OP_floor, kva_mul(b, length, *scale)), KVA_I64);
-  const kva_dims *bound = kva_onnx_bind_elements(k->c, made, "resized");
-  if (!bound) return KVA_INVALID;
-  *out = bound->v[0];
-  return KVA_OK;
+  return bound_extent(k, length, *scale, 0, out);
 }
 
 /* Some extent or factor is not a number here. at: the input of the scales. */
-static kva_status resize_by_data(kva_onnx_call *k, const resize *r, const kva_ref_tensor *scales, uint32_t at,
-                                 uint32_t n, const uint32_t *axes) {
-  kva_value *x = kva_onnx_in(k, 0), *y = r->mode == NEAREST ? x : kva_onnx_widen(k->b, x), *scale = NULL;
+static kva_status resize_by_data(kva_onnx_call *k, const resize *of_all, const kva_ref_tensor *roi,
+                                 const kva_ref_tensor *scales, uint32_t at, uint32_t n, const uint32_t *axes) {
+  kva_value *x = kva_onnx_in(k, 0), *y = of_all->mode == NEAREST ? x : kva_onnx_widen(k->b, x), *scale = NULL, *common;
   kva_dims list, *sizes = NULL;
-  if (strcmp(kva_onnx_string(k, "keep_aspect_ratio_policy", "stretch"), "stretch") != 0)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "keep_aspect_ratio_policy for symbolic extents; pin them (--pin)");
+  bool crops = of_all->coordinates == CROP_AND_RESIZE;
+  if (crops && !roi) return kva_onnx_fail(k, KVA_UNSUPPORTED, "tf_crop_and_resize needs a roi that is known");
   if (k->version >= 11 && kva_onnx_in(k, 3)) {
     KVA_TRY(kva_onnx_need_dims(k, 3, "sizes", &list));
     if (list.n != n) return kva_onnx_fail(k, KVA_INVALID, "input 3 (sizes): %u entries for %u axes", list.n, n);
@@ -326,12 +347,20 @@ static kva_status resize_by_data(kva_onnx_call *k, const resize *r, const kva_re
                          !kva_expr_is(kva_onnx_dim(kva_onnx_in(k, at), 0), n))) {
     return kva_onnx_fail(k, KVA_INVALID, "expected scales or sizes for %u axes", n);
   }
+  KVA_TRY(common_scale(k, sizes, axes, &common));
   for (uint32_t i = 0; i < n; i++) {
+    axis_map part = {.roi_end = 1};
     kva_dim in = kva_onnx_dim(y, axes[i]), out = NULL;
-    if (scales && !sizes && kva_ref_tensor_get(scales, i) == 1) continue;
-    if (sizes && sizes->v[i] == in) continue;
-    KVA_TRY(extent_by_data(k, i, in, scales, at, sizes, &out, &scale));
-    KVA_TRY(kva_onnx_resize_by_data(k, r, axes[i], out, scale, &y));
+    if (crops) KVA_TRY(read_roi(k, roi, i, n, &part));
+    bool whole = part.roi_start == 0 && part.roi_end == 1 && !common;
+    if (whole && scales && !sizes && kva_ref_tensor_get(scales, i) == 1) continue;
+    if (whole && sizes && sizes->v[i] == in) continue;
+    scale = common;
+    KVA_TRY(common ? bound_extent(k, kva_dim_scalar(k->b, KVA_F64, in), common, 0.5, &out)
+                   : extent_by_data(k, i, in, scales, at, sizes, &out, &scale));
+    resize r = *of_all;
+    r.roi_start = part.roi_start, r.roi_end = part.roi_end;
+    KVA_TRY(kva_onnx_resize_by_data(k, &r, axes[i], out, scale, &y));
   }
   return kva_onnx_done(k, kva_cast(k->b, y, x->type->dtype));
 }
@@ -348,7 +377,7 @@ static kva_status resize_with(kva_onnx_call *k, const kva_ref_tensor *roi, const
   axis_map maps[KVA_MAX_RANK] = {{0}};
   KVA_TRY(read_attrs(k, &r));
   if (!is_known(k, n, axes) || (!scales && !sizes))
-    return resize_by_data(k, &r, scales, k->version < 11 ? 1 : 2, n, axes);
+    return resize_by_data(k, &r, roi, scales, k->version < 11 ? 1 : 2, n, axes);
   if (r.coordinates == CROP_AND_RESIZE && !roi) return kva_onnx_fail(k, KVA_INVALID, "tf_crop_and_resize needs roi");
   for (uint32_t i = 0; i < n; i++) {
     (void)kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 0), axes[i]), &maps[i].in);

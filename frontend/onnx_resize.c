@@ -33,6 +33,12 @@ static kva_value *positions(const axis *a, kva_value *x) {
   }
   case ASYMMETRIC: return kva_div(b, x, a->scale);
   case HALF_PIXEL_FOR_NEAREST: return kva_div(b, plus(a, x, 0.5), a->scale);
+  case CROP_AND_RESIZE: {
+    kva_value *last = plus(a, a->in, -1), *width = kva_mul(b, last, num(a, a->r->roi_end - a->r->roi_start));
+    kva_value *many = kva_div(b, kva_mul(b, x, width), plus(a, length, -1));
+    kva_value *at = kva_onnx_where(b, single, kva_mul(b, width, num(a, 0.5)), many);
+    return kva_add(b, at, kva_mul(b, last, num(a, a->r->roi_start)));
+  }
   default: return half;
   }
 }
@@ -89,23 +95,36 @@ static taps taps_of(const axis *a, kva_value *at) {
   return t;
 }
 
+/* tf_crop_and_resize: positions outside the image take the extrapolation value. */
+static kva_value *extrapolate(const axis *a, kva_value *y, kva_value *position, uint32_t at) {
+  kva_builder *b = a->b;
+  if (a->r->coordinates != CROP_AND_RESIZE || b->failed) return y;
+  kva_value *inside = kva_build2(b, KVA_OP_less_equal, num(a, 0), position);
+  inside = kva_build2(b, KVA_OP_logical_and, inside, kva_build2(b, KVA_OP_less_equal, position, plus(a, a->in, -1)));
+  inside = kva_onnx_unsqueeze(b, inside, 1, y->type->rank - 1 - at);
+  return kva_onnx_where(b, inside, y, kva_scalar_like(b, y, a->r->extrapolation));
+}
+
 kva_status kva_onnx_resize_by_data(kva_onnx_call *k, const kva_onnx_resizing *r, uint32_t at, kva_dim out,
                                    kva_value *scale, kva_value **x) {
   kva_builder *b = k->b;
   kva_value *y = NULL;
   uint32_t rank = (*x)->type->rank;
-  if (r->coordinates == CROP_AND_RESIZE || r->antialias)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has a symbolic extent, which %s cannot have; pin it (--pin)", at,
-                         r->antialias ? "antialias" : "tf_crop_and_resize");
+  if (r->antialias)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                         "axis %u has a symbolic extent, which antialias cannot have; pin it (--pin)", at);
   axis a = {b, r, scale, kva_dim_scalar(b, KVA_F64, kva_onnx_dim(*x, at)), kva_dim_scalar(b, KVA_F64, out)};
   kva_value *position = positions(&a, kva_onnx_iota(b, KVA_F64, 1, &out, 0));
-  if (r->mode == NEAREST) return *x = kva_onnx_gather(b, *x, nearest(&a, position), at), KVA_OK;
+  if (r->mode == NEAREST) {
+    *x = extrapolate(&a, kva_onnx_gather(b, *x, nearest(&a, position), at), position, at);
+    return b->failed ? KVA_INVALID : KVA_OK;
+  }
   taps t = taps_of(&a, position);
   for (int j = 0; j < t.n; j++) {
     kva_value *weight = kva_onnx_unsqueeze(b, kva_cast(b, t.weight[j], (*x)->type->dtype), 1, rank - 1 - at);
     kva_value *v = kva_mul(b, kva_onnx_gather(b, *x, t.at[j], at), weight);
     y = y ? kva_add(b, y, v) : v;
   }
-  *x = y;
+  *x = extrapolate(&a, y, position, at);
   return b->failed ? KVA_INVALID : KVA_OK;
 }

@@ -23,6 +23,7 @@ typedef struct kva_onnx_resizing {
   kva_onnx_rounding rounding;
   bool antialias, exclude_outside;
   double cubic_a, extrapolation;
+  double roi_start, roi_end; /* of the axis, for CROP_AND_RESIZE */
 } kva_onnx_resizing;
 
 /* Resizes an axis of x to `out` elements by a factor that may be known at run time only; `scale` is a double scalar. */

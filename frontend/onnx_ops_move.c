@@ -64,20 +64,45 @@ static kva_dim slice_length(kva_expr_ctx *x, kva_dim d, kva_dim from, kva_dim to
   return fits ? n : kva_expr_max(x, n, zero);
 }
 
+/* A bound of a backward slice: numbers count from the end if they are negative, and are clamped to [low, d - 1]. False:
+ * the sign of an expression is not known. */
+static bool backward_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, int64_t low, kva_dim *out) {
+  int64_t v;
+  kva_dim last = kva_expr_addi(x, d, -1), least = kva_expr_const(x, low);
+  bool number = kva_expr_is_const(bound, &v);
+  if (!number && !(kva_expr_lower_bound(bound, &v) && v >= 0)) return false;
+  if (number && v >= INT32_MAX)
+    *out = last;
+  else if (number && v <= INT32_MIN)
+    *out = least;
+  else if (number && v < 0)
+    *out = v == -1 ? last : kva_expr_max(x, kva_expr_addi(x, d, v), least);
+  else
+    *out = kva_expr_min(x, bound, last);
+  return true;
+}
+
+static kva_status slice_backward(kva_onnx_call *k, kva_dim d, kva_dim start, kva_dim end, int64_t step, uint32_t axis,
+                                 slicing *out) {
+  kva_expr_ctx *x = kva_onnx_exprs(k);
+  kva_dim from, to;
+  if (step == INT64_MIN || !backward_bound(x, d, start, 0, &from) || !backward_bound(x, d, end, -1, &to))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "backward slice of axis %u, whose bounds may count from the end", axis);
+  kva_dim n = kva_expr_ceildiv(x, kva_expr_sub(x, from, to), kva_expr_const(x, -step)), none = kva_expr_const(x, 0);
+  out->starts[axis] = from;
+  out->shape[axis] = kva_expr_provably_le(x, none, n) ? n : kva_expr_max(x, n, none);
+  out->steps[axis] = step;
+  return KVA_OK;
+}
+
 /* Forward slice of a symbolic extent. A start before the first element would read out of bounds, so it is clamped if
  * the extent may be smaller. */
 static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva_dim end, int64_t step, uint32_t axis,
                                  slicing *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
-  int64_t s, e, low;
+  int64_t s, low;
   bool number = kva_expr_is_const(start, &s);
-  if (step == -1 && number && (s == -1 || s >= INT32_MAX) && kva_expr_is_const(end, &e) && e <= INT32_MIN) {
-    out->starts[axis] = kva_expr_addi(x, d, -1);
-    out->shape[axis] = d;
-    out->steps[axis] = -1;
-    return KVA_OK;
-  }
-  if (step < 1) return kva_onnx_fail(k, KVA_UNSUPPORTED, "backward slice of axis %u, whose extent is symbolic", axis);
+  if (step < 1) return slice_backward(k, d, start, end, step, axis, out);
   kva_dim from = slice_bound(x, d, start, false), to = slice_bound(x, d, end, true);
   bool in_doubt = number ? s < -1 : !kva_expr_lower_bound(from, &low) || low < 0;
   if (in_doubt) from = kva_expr_max(x, from, kva_expr_const(x, 0));
@@ -123,6 +148,12 @@ static kva_status slice_bounds(kva_onnx_call *k, uint32_t i, const char *what, k
   return KVA_OK;
 }
 
+static bool goes_back(kva_ints steps) {
+  bool back = false;
+  for (uint32_t i = 0; i < steps.n; i++) back |= steps.v[i] < 0;
+  return back;
+}
+
 static kva_status slice_operands(kva_onnx_call *k, kva_dims *starts, kva_dims *ends, kva_ints *axes, kva_ints *steps) {
   *steps = *axes = (kva_ints){0, NULL};
   if (k->version < 10) {
@@ -132,6 +163,9 @@ static kva_status slice_operands(kva_onnx_call *k, kva_dims *starts, kva_dims *e
   } else {
     if (kva_onnx_in(k, 3)) KVA_TRY(kva_onnx_need_ints(k, 3, "axes", axes));
     if (kva_onnx_in(k, 4)) KVA_TRY(kva_onnx_need_ints(k, 4, "steps", steps));
+    if (goes_back(*steps) &&
+        !(kva_onnx_contents(k->c, kva_onnx_in(k, 1)) && kva_onnx_contents(k->c, kva_onnx_in(k, 2))))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "backward slice whose bounds depend on data");
     KVA_TRY(slice_bounds(k, 1, "starts", *axes, starts));
     KVA_TRY(slice_bounds(k, 2, "ends", *axes, ends));
   }

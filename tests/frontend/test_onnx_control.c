@@ -249,7 +249,7 @@ static void test_scan(void **state) {
     EXPECT(t.out[0], 100);
     EXPECT(t.out[1], 100, 70, 30);
     drop_inputs(&t);
-    clean_up(&t); /* (the import knows no backward slice of a symbolic extent) */
+    clean_up(&t);
   }
   teardown(&t);
 }

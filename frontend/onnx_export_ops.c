@@ -56,12 +56,12 @@ static kva_status export_iota(kva_export *e, const kva_node *n, const char *op_t
   (void)op_type;
   const kva_iota_attrs *a = n->attrs;
   kva_dim dims[KVA_MAX_RANK];
-  const char *extent = kva_export_dims(e, 1, &a->shape.v[a->axis]), *shape = kva_export_dims(e, a->shape.n, a->shape.v);
+  uint32_t axis = (uint32_t)(a->axis < 0 ? a->axis + a->shape.n : a->axis);
+  const char *extent = kva_export_dims(e, 1, &a->shape.v[axis]), *shape = kva_export_dims(e, a->shape.n, a->shape.v);
   if (!extent || !shape) return KVA_UNSUPPORTED;
   const char *zero = kva_export_scalar(e, KVA_I64, 0), *one = kva_export_scalar(e, KVA_I64, 1);
   const char *ramp = kva_export_3(e, "Range", zero, kva_export_reshape(e, extent, 0, NULL), one);
-  for (uint32_t i = 0; i < a->shape.n; i++)
-    dims[i] = i == (uint32_t)a->axis ? a->shape.v[i] : kva_expr_const(e->m->exprs, 1);
+  for (uint32_t i = 0; i < a->shape.n; i++) dims[i] = i == axis ? a->shape.v[i] : kva_expr_const(e->m->exprs, 1);
   ramp = kva_export_reshape(e, kva_export_cast(e, ramp, a->dtype), a->shape.n, dims);
   return kva_export_done(e, n, kva_export_2(e, "Expand", ramp, shape));
 }

@@ -15,6 +15,12 @@
 
 KVA_OP_FUNCTIONS(cross_entropy)
 
+/* Every row has a target. */
+int kva_cross_entropy_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  (void)attrs;
+  return !operand && axis + 1 == t->rank ? -1 : (int)axis;
+}
+
 kva_status kva_cross_entropy_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_type *x = kva_operand_type(n, 0);
   KVA_TRY(kva_check_float(m, n, 0));

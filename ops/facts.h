@@ -84,6 +84,8 @@ int kva_attention_agrees(const void *attrs, const kva_type *t, uint32_t operand,
 int kva_batch_norm_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 int kva_concat_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 int kva_rope_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
+int kva_cross_entropy_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
+int kva_kv_shift_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 int kva_matmul_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 
 /* ---- axes that results step along (kva_op_info.source_axis) ------------------------------------------------------ */

@@ -112,6 +112,19 @@ const kva_type *kva_shift_state_type(kva_module *m, const kva_shift *s) {
   return kva_type_tensor(m, x->dtype, 4, dims);
 }
 
+/* Batch, heads, rows, channels; the number of taps and that of past rows are numbers. */
+int kva_kv_shift_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  enum { B, H, T, D, ANY = -1 };
+  static const int weights[3][4] = {{H, ANY}, {H, ANY, D}, {B, H, T, ANY}}, segments[2] = {B, T};
+  uint32_t time = (uint32_t)((const kva_kv_shift_attrs *)attrs)->time_axis;
+  if (operand == 1) return t->rank >= 2 && t->rank <= 4 ? weights[t->rank - 2][axis] : ANY;
+  if (operand == KVA_SHIFT_SEGMENTS) return axis < 2 ? segments[axis] : ANY;
+  if (operand == KVA_SHIFT_LEFT_PAD || axis == 0) return B;
+  if (axis == 3) return D;
+  if (axis != time) return H;
+  return operand == KVA_SHIFT_PAST ? ANY : T;
+}
+
 static kva_shift shift_of(const kva_node *n) {
   const kva_kv_shift_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);

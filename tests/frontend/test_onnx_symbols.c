@@ -7,7 +7,7 @@ enum { OPSET = 28, MAX_SYMBOLS = 12 };
 
 typedef struct node_case {
   const char *op, *attrs; /* "group=2;pads=1 1;auto_pad=SAME_UPPER" */
-  const char *inputs;     /* "float N,C,4;int64 K"; -: left out */
+  const char *inputs;     /* "float N,C,4;int64 K;=int64 2 -1": values; -: left out */
   uint32_t outputs;
   const char *sizes[3]; /* "N=2,C=4" */
 } node_case;
@@ -118,6 +118,36 @@ static const node_case cases[] = {
      "float B,2,T,D;float B,2,S,D;float B,2,S,D;float T,M",
      1,
      {"B=2,T=3,S=5,D=4,M=3", "B=1,T=2,S=4,D=8,M=4", NULL}},
+    {"DFT", "onesided=1", "float B,N,1", 1, {"B=2,N=5", "B=1,N=8", "B=1,N=1"}},
+    {"DFT", "inverse=1", "float B,N,C", 1, {"B=2,N=5,C=2", "B=1,N=4,C=1", NULL}},
+    {"DFT", "inverse=1;onesided=1", "float B,N,2", 1, {"B=2,N=5", "B=1,N=3", NULL}},
+    {"DFT", "", "float B,N,2;=int64 6", 1, {"B=2,N=5", "B=1,N=8", NULL}},
+    {"STFT", "", "float B,N,1;=int64 2;float W", 1, {"B=2,N=9,W=4", "B=1,N=5,W=5", NULL}},
+    {"Resize",
+     "coordinate_transformation_mode=tf_crop_and_resize;extrapolation_value=7.5;mode=linear",
+     "float N,H;=float 0. 0.25 1. 1.5;-;=int64 3 4",
+     1,
+     {"N=3,H=5", "N=2,H=2", "N=1,H=4"}},
+    {"Resize",
+     "keep_aspect_ratio_policy=not_larger;axes=0 1",
+     "float N,H;-;-;=int64 7 6",
+     1,
+     {"N=3,H=5", "N=2,H=2", NULL}},
+    {"Resize",
+     "keep_aspect_ratio_policy=not_smaller;mode=linear;axes=0 1",
+     "float N,H;-;-;=int64 7 6",
+     1,
+     {"N=3,H=5", "N=4,H=2", NULL}},
+    {"Slice",
+     "",
+     "float N,M;=int64 -1 3;=int64 -9000000000 -3;=int64 0 1;=int64 -2 -1",
+     1,
+     {"N=5,M=6", "N=4,M=3", "N=1,M=5"}},
+    {"Slice",
+     "",
+     "float N,M;=int64 9000000000 -2;=int64 1 0;=int64 0 1;=int64 -1 -3",
+     1,
+     {"N=5,M=6", "N=2,M=9", "N=1,M=3"}},
 };
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
@@ -135,7 +165,8 @@ static bool next_part(const char **list, char separator, char part[128]) {
 
 /* Numbers with a point are floats; several or one, of an attribute that is a list in ONNX, integers; else a string. */
 static kva_text attribute(const char *name, const char *value) {
-  static const char *const lists[] = {"strides", "pads", "dilations", "kernel_shape", "output_padding", "output_shape"};
+  static const char *const lists[] = {"strides", "pads",           "dilations",   "kernel_shape",
+                                      "axes",    "output_padding", "output_shape"};
   bool list = false, number = (*value >= '0' && *value <= '9') || *value == '-';
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) list |= !strcmp(lists[i], name);
   if (number && strchr(value, '.')) return pk_attr_float(name, strtof(value, NULL));
@@ -153,6 +184,17 @@ static int dtype_of(const char *name) {
   return !strcmp(name, "float") ? KVA_F32 : !strcmp(name, "int64") ? KVA_I64 : KVA_U8;
 }
 
+/* "int64 2 -1" */
+static kva_text values(const char *name, const char *text) {
+  char part[128];
+  int64_t n = 0, whole[8];
+  float real[8];
+  (void)next_part(&text, ' ', part);
+  int dtype = dtype_of(part);
+  for (; n < 8 && next_part(&text, ' ', part); n++) whole[n] = strtoll(part, NULL, 10), real[n] = strtof(part, NULL);
+  return dtype == KVA_I64 ? pk_i64s(name, n, whole) : pk_tensor(name, dtype, 1, &n, real, (size_t)n * 4);
+}
+
 /* Inputs are x, w, b, c, d, e; outputs y0, y1, ... */
 static kva_text model_of(const node_case *c) {
   static const char *const names[] = {"x", "w", "b", "c", "d", "e"};
@@ -161,6 +203,11 @@ static kva_text model_of(const node_case *c) {
   const char *rest = c->inputs;
   for (uint32_t i = 0; next_part(&rest, ';', part); i++) {
     char *shape = strchr(part, ' ');
+    if (*part == '=') {
+      kva_text_add(&inputs, " %s", names[i]);
+      pk_sub(&g, 5, values(names[i], part + 1));
+      continue;
+    }
     if (!shape) {
       kva_text_add(&inputs, " -");
       continue;

@@ -31,6 +31,8 @@ evaluated evaluate_reference_traced(kva_module *m, kva_function *f, const eval_s
 /* Program `f->name` of a compiled module, through a session; f is the function of the compiled module. A GPU's code
  * runs on the simulator. */
 evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_size *sizes);
+/* The same where the program may refuse the sizes (KVA_INVALID, printed): *out is valid at KVA_OK alone. */
+kva_status evaluate_compiled_or_refuse(const kva_compiled *c, kva_function *f, const eval_size *sizes, evaluated *out);
 void evaluated_free(evaluated *e);
 
 /* Initial value of a state, and the value of an input (as it would be for an input of that name). */

@@ -35,13 +35,22 @@ static const rule_row *find_row(const char *domain, const char *op_type, int64_t
   return NULL;
 }
 
+static const char *reason_of_unknown(const char *domain, const char *op_type) {
+  static const char *const maps[] = {"ZipMap", "CastMap", "DictVectorizer"};
+  for (size_t i = 0; !strcmp(domain, "ai.onnx.ml") && i < sizeof maps / sizeof *maps; i++)
+    if (!strcmp(op_type, maps[i]))
+      return "maps are no tensors; export the model without them (skl2onnx: options={'zipmap': False}), or end it at "
+             "the tensor of scores, whose columns are in order of the class labels";
+  return "there is no rule for this operator";
+}
+
 bool kva_onnx_supported(const char *domain, const char *op_type, int64_t version, const char **out_reason) {
   const rule_row *other;
   *out_reason = NULL;
   if (!*domain && version > KVA_ONNX_MAX_OPSET) return *out_reason = "the opset is newer than this build knows", false;
   if (find_row(domain, op_type, version, &other)) return true;
   if (!other)
-    *out_reason = "there is no rule for this operator";
+    *out_reason = reason_of_unknown(domain, op_type);
   else if (version < other->first)
     *out_reason = "the operator does not exist in this opset version";
   else

@@ -100,18 +100,77 @@ static void scale_index(kva_lower *l, const kva_node *n, const kva_expr *const *
   at[where.axis] = kva_expr_div(l->kb->exprs, idx[where.axis], kva_expr_const(l->kb->exprs, where.block));
 }
 
+/* A value of at most 8 bits as a field of a word of 32 bits. */
+typedef struct field {
+  kva_kval word;
+  int64_t bit, bits; /* the lowest one, their number */
+  bool is_signed;
+} field;
+
+static bool shifts(kva_kval v, kva_kop op, int64_t *out_by) {
+  if (v->op != op || kva_dtype_bits(v->dtype) != 32 || v->args[1]->op != KVA_K_CONST) return false;
+  *out_by = v->args[1]->imm.i;
+  return true;
+}
+
+/* q is a field at a known place of a word, as kv.unpack extracts it. */
+static bool field_of(kva_kval q, field *out) {
+  int64_t right, left = 0;
+  if (q->op != KVA_K_CONVERT || !shifts(q->args[0], KVA_K_shr, &right) || right < 24 || right > 31) return false;
+  kva_kval v = q->args[0]->args[0];
+  if (shifts(v, KVA_K_shl, &left)) v = v->args[0];
+  *out = (field){v, right - left, 32 - right, !kva_dtype_is_unsigned(q->args[0]->dtype)};
+  return left >= 0 && left <= right;
+}
+
+enum { MANTISSA = 23, BIAS = 127 };
+
+/* By how much to shift the word to the right, so that the field lies in the mantissa of a float. Few different ones, so
+ * that fields share them. */
+static int64_t shift_into_mantissa(const field *f) {
+  static const int64_t shifts_right[] = {0, 12, 16};
+  size_t i = 0;
+  while (f->bit < shifts_right[i] || f->bit - shifts_right[i] + f->bits > MANTISSA) i++;
+  return shifts_right[i];
+}
+
+/* The field + *out_offset, exactly: as the lower bits of the mantissa of a power of two. Costs a bitwise operation, and
+ * one shift for several fields, where extraction and conversion cost two and one for each. */
+static kva_kval float_of_field(kva_kb *b, const field *f, double *out_offset) {
+  int64_t by = shift_into_mantissa(f), at = f->bit - by, mask = (INT64_C(1) << f->bits) - 1;
+  int64_t sign = f->is_signed ? INT64_C(1) << (f->bits - 1) : 0; /* flipped, a signed code is larger by it */
+  *out_offset = (double)((INT64_C(1) << (MANTISSA - at)) + sign);
+  kva_kval v = kva_k_convert(b, f->word, KVA_U32);
+  if (by) v = kva_k2(b, KVA_K_shr, v, kva_k_const_i(b, KVA_U32, by));
+  v = kva_k2(b, KVA_K_and, v, kva_k_const_i(b, KVA_U32, mask << at));
+  v = kva_k2(b, KVA_K_xor, v, kva_k_const_i(b, KVA_U32, (BIAS + MANTISSA - at) << MANTISSA | sign << at));
+  return kva_k_bitcast(b, v, KVA_F32);
+}
+
+/* q - zero of a field. Both are integers of few bits, so differences are exact in any order. */
+static kva_kval difference_of_field(kva_kb *b, const field *f, kva_kval zero) {
+  double offset;
+  kva_kval q = float_of_field(b, f, &offset), by = kva_k_const(b, KVA_F32, offset);
+  if (zero) by = kva_k2(b, KVA_K_add, kva_k_convert(b, zero, KVA_F32), by);
+  return kva_k2(b, KVA_K_sub, q, by);
+}
+
+static kva_kval difference(kva_kb *b, kva_kval q, kva_kval zero, kva_dtype type) {
+  field f;
+  bool small_zero = !zero || kva_dtype_bits(zero->dtype) <= 8;
+  if (type == KVA_F32 && small_zero && field_of(q, &f)) return difference_of_field(b, &f, zero);
+  if (zero) q = kva_k2(b, KVA_K_sub, kva_k_convert(b, q, KVA_I32), kva_k_convert(b, zero, KVA_I32));
+  return kva_k_convert(b, q, type);
+}
+
 kva_kval kva_dequantize_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
   (void)result;
   kva_dtype type = kva_k_compute_type(n->results[0].type->dtype);
   const kva_expr *at[KVA_MAX_RANK];
   scale_index(l, n, idx, at);
-  kva_kval q = l->operand(l, n, 0, idx);
-  if (kva_operand(n, 2)) {
-    kva_kval zero = kva_k_convert(l->kb, l->operand(l, n, 2, at), KVA_I32);
-    q = kva_k2(l->kb, KVA_K_sub, kva_k_convert(l->kb, q, KVA_I32), zero);
-  }
+  kva_kval q = l->operand(l, n, 0, idx), zero = kva_operand(n, 2) ? l->operand(l, n, 2, at) : NULL;
   kva_kval scale = kva_k_convert(l->kb, l->operand(l, n, 1, at), type);
-  return kva_k2(l->kb, KVA_K_mul, kva_k_convert(l->kb, q, type), scale);
+  return kva_k2(l->kb, KVA_K_mul, difference(l->kb, q, zero, type), scale);
 }
 
 int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {

@@ -17,6 +17,21 @@ static const char *const programs[] = {
     "main (bfloat16[M, 37] x, bfloat16[37, 64] w) => (bfloat16[M, 64] y) {\n  y = kv.matmul(x, w)\n}",
     "main (float[M, 37] x, float[64, 37] w) => (float[M, 64] y) {\n"
     "  y = kv.matmul <transpose_b = true> (x, w)\n}",
+    /* fields of words, which few rows and many turn to floats in different ways */
+    "main (float[M, 70] x, uint32[9, 64] w, float[3, 64] scale, uint8[3, 64] zero) => (float[M, 64] y) {\n"
+    "  q = kv.unpack <extent = 70, to = uint4> (w)\n"
+    "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 32> (q, scale, zero))\n}",
+    "main (float[M, 70] x, uint32[2, 9, 64] w, bfloat16[2, 3, 64] scale) => (float[M, 100] y) {\n"
+    "  q = kv.unpack <extent = 70, to = int4> (kv.join_panels <columns = 100> (w))\n"
+    "  s = kv.join_panels <columns = 100> (scale)\n"
+    "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 32, to = float> (q, s))\n}",
+    "main (float[M, 70] x, uint32[1, 5, 64] w, float[1, 3, 64] scale, int8[1, 3, 64] zero) => (float[M, 64] y) {\n"
+    "  q = kv.unpack <extent = 70, to = int2> (kv.join_panels <columns = 64> (w))\n"
+    "  s = kv.join_panels <columns = 64> (scale)\n  z = kv.join_panels <columns = 64> (zero)\n"
+    "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 32> (q, s, z))\n}",
+    "main (float[M, 70] x, uint32[1, 5, 64] w, float scale) => (float[M, 64] y) {\n"
+    "  q = kv.unpack <extent = 70, to = uint2> (kv.join_panels <columns = 64> (w))\n"
+    "  y = kv.matmul(x, kv.dequantize(q, scale))\n}",
 };
 
 static kva_module *load(const char *text, kva_diag *diag) {
@@ -40,6 +55,22 @@ static void check_prefix(const evaluated *few, const evaluated *many) {
   }
 }
 
+/* The program with `rows` rows, known to the compiler, against the same rows of many. */
+static void check_known_rows(const char *text, char rows, const evaluated *many) {
+  char known[512];
+  assert_true(strlen(text) < sizeof known);
+  strcpy(known, text);
+  for (char *at = known; (at = strchr(at, 'M')) != NULL;) *at = rows;
+  kva_diag *diag = kva_diag_create();
+  kva_compiled *c;
+  assert_int_equal(kva_compile(load(known, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  evaluated few = evaluate_compiled(c, c->module->functions.data[0], (const eval_size[]){{NULL, 0}});
+  check_prefix(&few, many);
+  evaluated_free(&few);
+  kva_compiled_destroy(c);
+  kva_diag_destroy(diag);
+}
+
 static void check_program(const char *text) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = load(text, diag);
@@ -51,6 +82,8 @@ static void check_program(const char *text) {
     check_prefix(&few, &many);
     evaluated_free(&few);
   }
+  bool along_depth = strstr(text, "transpose_b") != NULL; /* few known rows are sums of lanes then */
+  for (char rows = '1'; !along_depth && rows <= '4'; rows++) check_known_rows(text, rows, &many);
   evaluated expected = evaluate_reference(m, m->functions.data[0], (const eval_size[]){{"M", MANY}, {NULL, 0}});
   assert_true(evaluated_equal(text, m, &expected, &many, 1e-2));
   evaluated_free(&expected);

@@ -13,6 +13,7 @@ enum {
   MIN_PANEL = 64,
   MAX_PANEL = 1024,
   STREAMS = 8,      /* that hardware prefetching follows easily */
+  PANEL_STEPS = 32, /* in panels, which are one stream, for few rows: scales of a block are loaded and widened once */
   ROWS_AT_ONCE = 2, /* where their number is not known */
   ACCUMULATORS = 16,
 };
@@ -23,6 +24,7 @@ typedef struct skinny {
   kva_expr_ctx *e;
   int64_t rows, lanes, panel, group; /* rows: or KVA_FEW_ROWS if their number is not known; group: columns at once if
                                         the depth is contiguous */
+  int64_t steps;                     /* at once, else */
   bool known;
   const kva_expr *batch, *col0;
   kva_kbuf *block, *acc;
@@ -140,11 +142,11 @@ static void add_rows(const skinny *x, const kva_expr *k0, int64_t n) {
 
 static void multiply_along_columns(const skinny *x) {
   clear_block(x);
-  const kva_expr *whole = kva_expr_div(x->e, x->c->depth, num(x, STREAMS));
+  const kva_expr *whole = kva_expr_div(x->e, x->c->depth, num(x, x->steps));
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "s");
-  add_rows(x, kva_expr_muli(x->e, s->var, STREAMS), STREAMS);
+  add_rows(x, kva_expr_muli(x->e, s->var, x->steps), x->steps);
   kva_k_loop_end(x->kb, s);
-  const kva_expr *done = kva_expr_muli(x->e, whole, STREAMS);
+  const kva_expr *done = kva_expr_muli(x->e, whole, x->steps);
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_sub(x->e, x->c->depth, done), "k");
   add_rows(x, plus(x, done, k->var), 1);
   kva_k_loop_end(x->kb, k);
@@ -232,6 +234,7 @@ static skinny skinny_of(const kva_contraction *c) {
   x.panel = choose_panel(c, x.lanes);
   x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;
   while (x.panel % x.group) x.group--;
+  x.steps = c->panel && x.known && x.rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
   return x;
 }
 

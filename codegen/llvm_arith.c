@@ -116,6 +116,7 @@ static LLVMValueRef int_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef
   case KVA_K_shl:
   case KVA_K_shr: return shift(e, op, t, v[0], v[1]);
   case KVA_K_mulhi: return high_half(e, t, v[0], v[1]);
+  case KVA_K_dot4: return kva_ll_dot4(e, v);
   case KVA_K_floor:
   case KVA_K_ceil:
   case KVA_K_round:

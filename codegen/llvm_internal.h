@@ -154,6 +154,8 @@ LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueR
 LLVMValueRef kva_ll_neutral(const kva_emit *e, kva_combine op, kva_dtype t); /* scalar */
 /* llvm_angle.c: far_rest and far_quarter of x, which is not negative; `near` where x is small. */
 LLVMValueRef kva_ll_far_angle(kva_emit *e, kva_kop op, LLVMValueRef near, LLVMValueRef x);
+/* llvm_dot.c: dot4 of the kernel IR on v[0], v[1], v[2], scalars or vectors of i32. */
+LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v);
 /* max(a, b) or min(a, b), NaN if either is NaN. */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b);
 /* Convert between the storage type and the compute type of a value; scalars or vectors. Types narrower than a byte are

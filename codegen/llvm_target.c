@@ -31,12 +31,15 @@ static kva_status find_machine(const char *triple, kva_diag *diag, const machine
 typedef struct cpu_row {
   const char *name;
   int vector_bits;
+  bool dot4;
 } cpu_row;
 static const cpu_row cpus[] = {
-    {"x86-64", 128},         {"x86-64-v2", 128},      {"x86-64-v3", 256},      {"x86-64-v4", 512},
-    {"haswell", 256},        {"skylake", 256},        {"skylake-avx512", 512}, {"cascadelake", 512},
-    {"icelake-server", 512}, {"sapphirerapids", 512}, {"alderlake", 256},      {"znver1", 256},
-    {"znver2", 256},         {"znver3", 256},         {"znver4", 512},         {"znver5", 512}};
+    {"x86-64", 128, false},         {"x86-64-v2", 128, false},  {"x86-64-v3", 256, false},
+    {"x86-64-v4", 512, false},      {"haswell", 256, false},    {"skylake", 256, false},
+    {"skylake-avx512", 512, false}, {"cascadelake", 512, true}, {"icelake-server", 512, true},
+    {"sapphirerapids", 512, true},  {"alderlake", 256, true},   {"znver1", 256, false},
+    {"znver2", 256, false},         {"znver3", 256, false},     {"znver4", 512, true},
+    {"znver5", 512, true}};
 
 static const cpu_row *find_cpu(const char *name) {
   for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++)
@@ -60,6 +63,22 @@ static int widest_vector(const char *cpu, const char *features) {
   return strstr(features, "+avx512vl") ? 512 : strstr(features, "+avx2") ? 256 : 128;
 }
 
+/* As widest_vector. With 512 bits the instruction has a form for each length of vectors; with 256, two. */
+static bool has_dot4(const char *cpu, const char *features) {
+  const cpu_row *row = *features ? NULL : find_cpu(cpu);
+  if (row) return row->dot4;
+  bool wide = strstr(features, "+avx512vl") && strstr(features, "+avx512vnni");
+  return wide || (!strstr(features, "+avx512vl") && strstr(features, "+avxvnni"));
+}
+
+/* narrow: vectors are no longer than the CPU's. */
+static uint32_t cpu_features(const kva_cg_cpu *cpu, bool is_x86, bool fma, bool narrow) {
+  uint32_t features = fma ? KVA_TARGET_FMA : 0;
+  if (!is_x86 || !narrow) return features;
+  features |= KVA_TARGET_PAIRS;
+  return has_dot4(cpu->name, cpu->features) ? features | KVA_TARGET_DOT4 : features;
+}
+
 static int64_t cache_bytes(int name, int64_t otherwise) {
   long n = sysconf(name);
   return n > 0 ? n : otherwise;
@@ -81,7 +100,7 @@ static void describe_cpu(const kva_target_options *options, const machine_row *r
   int bits = options->vector_bits ? options->vector_bits : widest;
   bool fma = !is_x86 || (own ? strstr(cpu->features, "+fma") != NULL : widest >= 256);
   *out = (kva_target){.kind = KVA_TARGET_CPU,
-                      .features = fma ? KVA_TARGET_FMA : 0,
+                      .features = cpu_features(cpu, is_x86, fma, bits <= widest),
                       .vector_bytes = bits / 8,
                       .vector_registers = bits == 512 || !is_x86 ? 32 : 16,
                       .l2_bytes = own ? cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10) : 512 << 10};

@@ -56,6 +56,8 @@ struct kva_kbuf {
   X(and, 2) X(or, 2) X(xor, 2) X(not, 1) /* bitwise; bool: logical */                                              \
   X(shl, 2) X(shr, 2) /* shr: logical on unsigned */                                                               \
   X(mulhi, 2) /* high half of the unsigned product (u32) */                                                        \
+  /* i32: c + the sum of the four products of a byte of a, unsigned, and the byte of b there, signed; wraps */     \
+  X(dot4, 3)                                                                                                       \
   X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                  \
   X(isnan, 1) /* -> bool */                                                                                        \
   /* x from KVA_FAR_ANGLE on and finite: its difference to the nearest multiple q of pi/2; q modulo 4, as bits. */ \

@@ -70,6 +70,12 @@ static bool shift_i(kva_kop op, kva_dtype t, int64_t a, int64_t b, int64_t *out)
   return true;
 }
 
+/* Of a, b and c only the low 32 bits count. */
+static int64_t dot4_i(uint64_t a, uint64_t b, uint64_t c) {
+  for (int bit = 0; bit < 32; bit += 8) c += (uint64_t)((int64_t)(uint8_t)(a >> bit) * (int8_t)(b >> bit));
+  return (int64_t)c;
+}
+
 /* Result before wrapping to t. Values of narrow types are kept sign or zero extended. */
 static bool arith_i(kva_kop op, kva_dtype t, int64_t a, int64_t b, int64_t c, int64_t *out) {
   uint64_t x = (uint64_t)a, y = (uint64_t)b;
@@ -94,6 +100,7 @@ static bool arith_i(kva_kop op, kva_dtype t, int64_t a, int64_t b, int64_t c, in
   case KVA_K_not: *out = t == KVA_BOOL ? !a : ~a; return true;
   case KVA_K_shl:
   case KVA_K_shr: return shift_i(op, t, a, b, out);
+  case KVA_K_dot4: *out = dot4_i(x, y, (uint64_t)c); return t == KVA_I32;
   case KVA_K_mulhi: *out = (int64_t)(x * y >> 32); return t == KVA_U32;
   case KVA_K_eq: *out = a == b; return true;
   case KVA_K_ne: *out = a != b; return true;

@@ -12,6 +12,8 @@ typedef enum kva_target_feature {
   KVA_TARGET_TENSOR_MAPS = 1 << 1,   /* GPU: one thread copies boxes of tensors to shared memory */
   KVA_TARGET_WARPGROUP_MMA = 1 << 2, /* GPU: four warps multiply matrices in shared memory */
   KVA_TARGET_STORE_MATRIX = 1 << 3,  /* GPU: a subgroup stores fragments of matrices to shared memory */
+  KVA_TARGET_DOT4 = 1 << 4,          /* CPU: dot4 of the kernel IR is one instruction */
+  KVA_TARGET_PAIRS = 1 << 5,         /* x86: an instruction multiplies 16-bit elements and adds pairs of products */
 } kva_target_feature;
 
 typedef struct kva_target {

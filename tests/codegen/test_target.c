@@ -23,9 +23,12 @@ static void test_described(void **state) {
     int vector_bytes, registers;
     uint32_t features;
   } rows[] = {
-      {{.cpu = "x86-64"}, KVA_TARGET_CPU, 16, 16, 0},
-      {{.cpu = "x86-64-v3"}, KVA_TARGET_CPU, 32, 16, KVA_TARGET_FMA},
-      {{.cpu = "x86-64-v4"}, KVA_TARGET_CPU, 64, 32, KVA_TARGET_FMA},
+      {{.cpu = "x86-64"}, KVA_TARGET_CPU, 16, 16, KVA_TARGET_PAIRS},
+      {{.cpu = "x86-64-v3"}, KVA_TARGET_CPU, 32, 16, KVA_TARGET_FMA | KVA_TARGET_PAIRS},
+      {{.cpu = "x86-64-v4"}, KVA_TARGET_CPU, 64, 32, KVA_TARGET_FMA | KVA_TARGET_PAIRS},
+      {{.cpu = "alderlake"}, KVA_TARGET_CPU, 32, 16, KVA_TARGET_FMA | KVA_TARGET_PAIRS | KVA_TARGET_DOT4},
+      {{.cpu = "znver5"}, KVA_TARGET_CPU, 64, 32, KVA_TARGET_FMA | KVA_TARGET_PAIRS | KVA_TARGET_DOT4},
+      {{.cpu = "x86-64-v3", .vector_bits = 512}, KVA_TARGET_CPU, 64, 32, KVA_TARGET_FMA},
       {{.triple = "aarch64-linux-gnu"}, KVA_TARGET_CPU, 16, 32, KVA_TARGET_FMA},
       {{.arch = "sm_80"}, KVA_TARGET_GPU, 16, 16, KVA_TARGET_FMA},
       {{.arch = "sm_90a"},

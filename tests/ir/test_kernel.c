@@ -416,6 +416,23 @@ static void float_folding(void **state) {
   assert_ptr_equal(kva_k_op(b, KVA_K_fma, f32(f, 2), f32(f, 3), f32(f, 4)), f32(f, 10));
 }
 
+static kva_kval word(fixture *f, uint32_t bits) {
+  return kva_k_const_i(f->b, KVA_I32, (int32_t)bits);
+}
+
+/* Bytes of the first word have no sign, those of the second have one; the sum wraps. */
+static void dot4_folding(void **state) {
+  fixture *f = *state;
+  kva_kb *b = f->b;
+  assert_ptr_equal(kva_k_op(b, KVA_K_dot4, word(f, 0x01020304), word(f, 0x05060708), word(f, 9)), word(f, 79));
+  assert_ptr_equal(kva_k_op(b, KVA_K_dot4, word(f, 0xFFFFFFFF), word(f, 0x80808080), word(f, 0)),
+                   word(f, (uint32_t)(-4 * 255 * 128)));
+  assert_ptr_equal(kva_k_op(b, KVA_K_dot4, word(f, 0x80808080), word(f, 0xFFFFFFFF), word(f, 0)),
+                   word(f, (uint32_t)(-4 * 128)));
+  assert_ptr_equal(kva_k_op(b, KVA_K_dot4, word(f, 0xFF000000), word(f, 0x7F000000), word(f, 0x7FFFFFFF)),
+                   word(f, 0x7FFFFFFFu + 255 * 127));
+}
+
 static void int_folding(void **state) {
   fixture *f = *state;
   kva_kb *b = f->b;
@@ -601,6 +618,7 @@ int main(void) {
       TEST(sequential_carry),
       TEST(float_folding),
       TEST(int_folding),
+      TEST(dot4_folding),
       TEST(conversion_folding),
       TEST(index_comparisons),
       TEST(symbols_of_values),

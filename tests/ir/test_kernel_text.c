@@ -9,7 +9,7 @@
 
 static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N], readwrite float16 \"y z\"[B*N], "
                                  "unused int4 u[\"past + 1\"], read "
-                                 "int64 rows[B]) {\n"
+                                 "int64 rows[B], write int32 z32[1]) {\n"
                                  "  local readwrite float t[4]\n"
                                  "  shared unused double s[16]\n"
                                  "  grid g < floordiv(B + 3, 4) {\n"
@@ -34,6 +34,9 @@ static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N
                                  "    %12 = bitcast %11 : float -> uint32\n"
                                  "    %13 = and %12, 4294967295 : uint32\n"
                                  "    %14 = eq %13, 1 : uint32\n"
+                                 "    %15 = bitcast %13 : uint32 -> int32\n"
+                                 "    %16 = dot4 %15, -1, %15 : int32\n"
+                                 "    store z32[0], %16\n"
                                  "    if %14 {\n"
                                  "      barrier\n"
                                  "      store \"y z\"[%10 + min(7, g)], %9\n"

@@ -1,0 +1,80 @@
+/* dot4: sums of products of bytes, by the instructions of each kind of CPU, against plain C. */
+#include "tests/support/jit.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+enum { MAX = 70 };
+
+static int32_t expected(int32_t a, int32_t b, int32_t c) {
+  uint32_t sum = (uint32_t)c;
+  for (int bit = 0; bit < 32; bit += 8)
+    sum += (uint32_t)((int32_t)(uint8_t)((uint32_t)a >> bit) * (int8_t)((uint32_t)b >> bit));
+  return (int32_t)sum;
+}
+
+/* out[i] = dot4(a[i], b[i], c[i]) */
+static jit build(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
+  jit j = jit_create_for("dot", options);
+  const kva_expr *extent = jit_const(&j, n);
+  kva_kbuf *p[4];
+  for (int i = 0; i < 4; i++) p[i] = kva_k_param(j.kb, (const char *[]){"a", "b", "c", "out"}[i], KVA_I32, extent);
+  kva_kloop *l = kva_k_loop_begin(j.kb, kind, extent, "i");
+  kva_kval v = kva_k_op(j.kb, KVA_K_dot4, kva_k_load(j.kb, p[0], l->var), kva_k_load(j.kb, p[1], l->var),
+                        kva_k_load(j.kb, p[2], l->var));
+  kva_k_store(j.kb, p[3], l->var, v);
+  kva_k_loop_end(j.kb, l);
+  jit_compile(&j, false, 0, NULL);
+  return j;
+}
+
+/* Random words, and those of extreme bytes in all pairs. */
+static void fill(int32_t *a, int32_t *b, int32_t *c) {
+  static const uint32_t extreme[] = {0, 0xFFFFFFFF, 0x80808080, 0x7F7F7F7F, 0x01010101};
+  enum { N = sizeof extreme / sizeof *extreme };
+  srand(7);
+  for (int i = 0; i < MAX; i++) {
+    bool random = i >= N * N;
+    a[i] = (int32_t)(random ? (uint32_t)rand() * 3 : extreme[i % N]);
+    b[i] = (int32_t)(random ? (uint32_t)rand() * 5 : extreme[i / N]);
+    c[i] = i % 3 ? rand() : i % 2 ? INT32_MAX : INT32_MIN;
+  }
+}
+
+static void check(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
+  int32_t a[MAX], b[MAX], c[MAX], out[MAX];
+  fill(a, b, c);
+  jit j = build(options, kind, n);
+  jit_run(&j, (void *[]){a, b, c, out}, NULL, j.grid);
+  for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], expected(a[i], b[i], c[i]));
+  jit_destroy(&j);
+}
+
+static void test_instructions(void **state) {
+  (void)state;
+  static const kva_target_options targets[] = {
+    {0},
+    {.vector_bits = 128},
+#if defined __x86_64__
+    {.cpu = "x86-64"},
+    {.cpu = "x86-64-v3"},
+#endif
+  };
+#if defined __x86_64__
+  size_t n = __builtin_cpu_supports("avx2") ? 4 : 3;
+#else
+  size_t n = 2;
+#endif
+  static const int64_t extents[] = {1, 2, 3, 8, 37, MAX};
+  for (size_t t = 0; t < n; t++)
+    for (size_t i = 0; i < sizeof extents / sizeof *extents; i++) {
+      check(&targets[t], KVA_K_VECTOR, extents[i]);
+      check(&targets[t], KVA_K_SERIAL, extents[i]);
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_instructions)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

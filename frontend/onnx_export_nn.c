@@ -16,10 +16,11 @@ static const char *swap_last(kva_export *e, const char *x, uint32_t rank) {
 kva_status kva_export_matmul(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_matmul_attrs *a = n->attrs;
   const char *x = kva_export_in(e, n, 0), *y = kva_export_in(e, n, 1);
-  if (a->to) x = kva_export_cast(e, x, a->to), y = kva_export_cast(e, y, a->to);
+  bool exact = a->to == KVA_I32; /* of integers of 8 bits */
+  if (a->to && !exact) x = kva_export_cast(e, x, a->to), y = kva_export_cast(e, y, a->to);
   if (a->transpose_a) x = swap_last(e, x, kva_operand(n, 0)->type->rank);
   if (a->transpose_b) y = swap_last(e, y, kva_operand(n, 1)->type->rank);
-  return kva_export_done(e, n, kva_export_2(e, op_type, x, y));
+  return kva_export_done(e, n, kva_export_2(e, exact ? "MatMulInteger" : op_type, x, y));
 }
 
 static void window_attrs(kva_export *e, kva_pb_node *p, kva_ints strides, kva_ints pads, kva_ints dilations) {

@@ -27,18 +27,63 @@ kva_status kva_onnx_matmul(kva_onnx_call *k) {
   return kva_onnx_done(k, product_of(k->b, kva_onnx_in(k, 0), kva_onnx_in(k, 1)));
 }
 
-/* x - zero point in int32. A vector of zero points applies to rows of the left or columns of the right operand. */
-static kva_value *centred(kva_onnx_call *k, uint32_t input, bool rows) {
-  kva_value *x = kva_cast(k->b, kva_onnx_in(k, input), KVA_I32), *zero = kva_onnx_in(k, input + 2);
-  if (!zero) return x;
-  zero = kva_cast(k->b, zero, KVA_I32);
-  if (rows && zero->type->rank == 1) zero = kva_onnx_unsqueeze(k->b, zero, 1, 1);
-  return kva_sub(k->b, x, zero);
+/* A vector of zero points applies to rows of the left or columns of the right operand. */
+static kva_value *zero_point(kva_builder *b, kva_value *zero, bool rows) {
+  if (zero->type->rank == 1 && kva_expr_is(zero->type->dims[0], 1)) return kva_reshape(b, zero, 0, NULL);
+  return rows && zero->type->rank == 1 ? kva_onnx_unsqueeze(b, zero, 1, 1) : zero;
+}
+
+/* x - zero point in int32. */
+static kva_value *centred(kva_builder *b, kva_value *x, kva_value *zero, bool rows) {
+  x = kva_cast(b, x, KVA_I32);
+  return zero ? kva_sub(b, x, kva_cast(b, zero_point(b, zero, rows), KVA_I32)) : x;
+}
+
+/* Codes of 8 bits with the other sign, and the zero point (or none) in int32 that goes with them. */
+static kva_value *other_sign(kva_builder *b, kva_value *x, kva_value **zero) {
+  bool is_unsigned = x->type->dtype == KVA_U8;
+  kva_value *by = kva_scalar_like(b, x, is_unsigned ? 128 : -128), *y = kva_build2(b, KVA_OP_bit_xor, x, by);
+  kva_value *moved = kva_const_scalar(b, KVA_I32, is_unsigned ? -128 : 128);
+  *zero = *zero ? kva_add(b, *zero, moved) : moved;
+  kva_bitcast_attrs attrs = {.to = is_unsigned ? KVA_I8 : KVA_U8};
+  return kva_build(b, KVA_OP_bitcast, 1, &y, &attrs);
+}
+
+static kva_value *sum_along(kva_builder *b, kva_value *x, int64_t axis) {
+  return kva_reduce(b, KVA_OP_reduce_sum, x, 1, &axis, true);
+}
+
+static bool is_byte(const kva_value *x) {
+  return x->type->dtype == KVA_I8 || x->type->dtype == KVA_U8;
+}
+
+/* Products of bytes of one sign by bytes of the other are what machines have, so zero points are taken off afterwards:
+ * sum (x - p)(y - q) = sum x y - p sum y - q sum (x - p). Equal signs are a matter of zero points, too. Exact modulo
+ * 2^32, as the standard's sums are. */
+static kva_value *product_of_bytes(kva_builder *b, kva_value *x, kva_value *p, kva_value *y, kva_value *q) {
+  kva_matmul_attrs attrs = {.to = KVA_I32};
+  p = p ? kva_cast(b, zero_point(b, p, true), KVA_I32) : NULL;
+  q = q ? kva_cast(b, zero_point(b, q, false), KVA_I32) : NULL;
+  if (x->type->dtype == y->type->dtype && x->type->dtype == KVA_U8) y = other_sign(b, y, &q);
+  if (x->type->dtype == y->type->dtype) x = other_sign(b, x, &p);
+  kva_value *z = kva_build(b, KVA_OP_matmul, 2, (kva_value *[]){x, y}, &attrs);
+  if (p) z = kva_sub(b, z, kva_mul(b, p, sum_along(b, kva_cast(b, y, KVA_I32), y->type->rank - 2)));
+  if (!q) return z;
+  kva_value *rows = kva_cast(b, x, KVA_I32);
+  if (p) rows = kva_sub(b, rows, p);
+  return kva_sub(b, z, kva_mul(b, q, sum_along(b, rows, x->type->rank - 1)));
+}
+
+kva_value *kva_onnx_integer_product(kva_builder *b, kva_value *x, kva_value *x_zero, kva_value *y, kva_value *y_zero) {
+  bool matrices = x->type->rank >= 2 && y->type->rank >= 2;
+  if (matrices && is_byte(x) && is_byte(y)) return product_of_bytes(b, x, x_zero, y, y_zero);
+  return product_of(b, centred(b, x, x_zero, true), centred(b, y, y_zero, false));
 }
 
 kva_status kva_onnx_matmul_integer(kva_onnx_call *k) {
   KVA_TRY(check_ranks(k));
-  return kva_onnx_done(k, product_of(k->b, centred(k, 0, true), centred(k, 1, false)));
+  kva_value *x_zero = kva_onnx_in(k, 2), *y_zero = kva_onnx_in(k, 3);
+  return kva_onnx_done(k, kva_onnx_integer_product(k->b, kva_onnx_in(k, 0), x_zero, kva_onnx_in(k, 1), y_zero));
 }
 
 /* alpha * A' B' + beta * C, where C broadcasts. (Before opset 7 `broadcast` must allow that; valid models give the same

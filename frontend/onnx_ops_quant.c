@@ -152,9 +152,8 @@ kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 3);
   if (x->type->rank < 2 || y->type->rank < 2) return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
-  kva_value *xi = kva_sub(b, kva_cast(b, x, KVA_I32), kva_cast(b, as_rows(b, kva_onnx_in(k, 2)), KVA_I32));
-  kva_value *yi = kva_sub(b, kva_cast(b, y, KVA_I32), kva_cast(b, kva_onnx_in(k, 5), KVA_I32));
-  kva_value *product = kva_cast(b, kva_matmul(b, xi, yi, false, false), KVA_F32);
+  kva_value *product = kva_onnx_integer_product(b, x, kva_onnx_in(k, 2), y, kva_onnx_in(k, 5));
+  product = kva_cast(b, product, KVA_F32);
   return requantize(k, product, as_rows(b, kva_onnx_in(k, 1)), kva_onnx_in(k, 4), 6);
 }
 

@@ -2,9 +2,9 @@
  *
  * Both operands have rank 2 or more; leading dimensions broadcast (NumPy). transpose_a: a is stored [..., K, M];
  * transpose_b: b is stored [..., N, K]. Integers wrap in their own type; cast them first where that matters. Narrow
- * floats may give a float result (to), since they accumulate in float. Gradients: da = dc bT, db = aT dc with the flags
- * adapted, summed over broadcast axes. Tolerance 16: K products in float (double for double) in blocks, so the error
- * grows like log K; one rounding. */
+ * floats may give a float result (to), since they accumulate in float; integers of 8 bits, of either sign each, may
+ * give an int32 result. Gradients: da = dc bT, db = aT dc with the flags adapted, summed over broadcast axes. Tolerance
+ * 16: K products in float (double for double) in blocks, so the error grows like log K; one rounding. */
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/incremental.h"
@@ -46,12 +46,20 @@ static kva_status check_depth(kva_module *m, const kva_node *n, const kva_matmul
   return status;
 }
 
+/* Integers of 8 bits whose products are summed in 32. */
+static bool is_exact(const kva_node *n) {
+  kva_dtype a = kva_operand_type(n, 0)->dtype, b = kva_operand_type(n, 1)->dtype;
+  bool bytes = (a == KVA_I8 || a == KVA_U8) && (b == KVA_I8 || b == KVA_U8);
+  return bytes && ((const kva_matmul_attrs *)n->attrs)->to == KVA_I32;
+}
+
 kva_status kva_matmul_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   for (uint32_t i = 0; i < 2; i++) {
     KVA_TRY(kva_check_class(m, n, i));
     KVA_TRY(kva_check_min_rank(m, n, i, 2));
   }
-  KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
+  bool exact = is_exact(n);
+  if (!exact) KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
   kva_matmul_shape s = kva_matmul_get(n);
   KVA_TRY(check_depth(m, n, &s));
   const kva_type *batch[2];
@@ -65,7 +73,10 @@ kva_status kva_matmul_infer(kva_module *m, const kva_node *n, const kva_type **o
   dims[rank] = s.M;
   dims[rank + 1] = s.N;
   kva_dtype result;
-  KVA_TRY(kva_check_result_dtype(m, n, ((const kva_matmul_attrs *)n->attrs)->to, &result));
+  if (exact)
+    result = KVA_I32;
+  else
+    KVA_TRY(kva_check_result_dtype(m, n, ((const kva_matmul_attrs *)n->attrs)->to, &result));
   out_types[0] = kva_type_tensor(m, result, rank + 2, dims);
   return KVA_OK;
 }

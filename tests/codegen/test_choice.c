@@ -24,6 +24,10 @@ typedef struct choice_row {
   {                                                                            \
     .op = KVA_OP_##op_name, .attrs = attributes "to=float", .in = { {a}, {b} } \
   }
+#define BYTES(a, a_type, b, b_type)                                                                \
+  {                                                                                                \
+    .op = KVA_OP_matmul, .attrs = "to=int32", .in = { {a, .dtype = a_type}, {b, .dtype = b_type} } \
+  }
 #define CONV(attributes, x, w)                                 \
   {                                                            \
     .op = KVA_OP_conv, .attrs = attributes, .in = { {x}, {w} } \
@@ -42,6 +46,9 @@ static const choice_row rows[] = {
   {&cpu, KVA_F32, MATMUL("64,96", "96,80"), "tiles", "skinny: not 1 to 8 rows"},
   {&cpu, KVA_F32, MATMUL("8,96", "96,80"), "skinny", NULL},
   {&cpu, KVA_I32, MATMUL("64,96", "96,80"), "plain", "skinny: integers"},
+  {&cpu, KVA_U8, BYTES("64,96", KVA_U8, "96,80", KVA_I8), "tiles", "skinny: not 1 to 8 rows"},
+  {&cpu, KVA_U8, BYTES("1,96", KVA_I8, "96,80", KVA_U8), "skinny", NULL},
+  {&cpu, KVA_U8, BYTES("64,96", KVA_I8, "96,80", KVA_I8), "plain", "skinny: integers"},
   {&sm_90a, KVA_BF16, MATMUL("4096,512", "512,4096"), "wgmma", NULL},
   {&sm_90a, KVA_BF16, MATMUL("64,512", "512,64"), "mma", "wgmma: few blocks"},
   {&sm_90a, KVA_BF16, MATMUL("4096,513", "513,4096"), "mma", "wgmma: no tensor map describes a factor"},
@@ -52,6 +59,7 @@ static const choice_row rows[] = {
   {&sm_90a, KVA_BF16, TO_FLOAT(conv_weight_grad, "kernel=3,3;", "2,5,8,9", "2,18,6,7"), "mma",
    "wgmma: no tensor map describes a factor"},
   {&sm_80, KVA_I32, MATMUL("64,96", "96,80"), "plain", "wgmma: integers"},
+  {&sm_80, KVA_U8, BYTES("64,96", KVA_U8, "96,80", KVA_I8), "plain", "wgmma: integers"},
   {&cpu, KVA_F32, CONV("", "2,16,20,20", "32,16,3,3"), "tiles", "skinny: not 1 to 8 rows"},
   {&cpu, KVA_F32, CONV("", "2,16,20,20", "4,16,3,3"), "tiles", "skinny: a window"},
   {&cpu, KVA_F32, CONV("group=16", "2,16,64,64", "16,1,3,3"), "elements", "skinny: as well by elements"},

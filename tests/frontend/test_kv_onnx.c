@@ -249,6 +249,23 @@ static void weights_in_blocks(void **state) {
   }
 }
 
+/* Bytes of all signs, with zero points of all forms. */
+#define INTEGER(x_type, x, w_type, w, zeros)                                                                          \
+  "<opset_import: [\"\" : 21]> g (float[1] unused) => (int32[2, 1] y)\n<" x_type "[2, 3] x = {" x "}, " w_type        \
+  "[3, 1] w = {" w "}, uint8 p = {200}, uint8[2] rows = {200, 3}, int8 n = {-128}, int8[1] q = {-128}, uint8[1] r = " \
+  "{255}>\n{ y = MatMulInteger (x, w" zeros ") }"
+
+static void products_of_bytes(void **state) {
+  (void)state;
+  ASSERT_RESULT(INTEGER("uint8", "1, 2, 3, 250, 251, 255", "int8", "-128, 127, 5", ""), 141, 1152);
+  ASSERT_RESULT(INTEGER("uint8", "1, 2, 3, 250, 251, 255", "int8", "-128, 127, 5", ", p"), -659, 352);
+  ASSERT_RESULT(INTEGER("uint8", "1, 2, 3, 250, 251, 255", "int8", "-128, 127, 5", ", rows, q"), -76691, 96756);
+  ASSERT_RESULT(INTEGER("uint8", "1, 2, 3, 250, 251, 255", "uint8", "0, 255, 5", ", p, r"), 99995, -26500);
+  ASSERT_RESULT(INTEGER("int8", "1, 2, 3, -128, -128, 127", "int8", "-128, 127, 5", ", n, q"), 50573, 33915);
+  ASSERT_RESULT(INTEGER("int8", "1, 2, 3, -128, -128, 127", "int8", "-128, 127, 5", ""), 141, 763);
+  ASSERT_RESULT(INTEGER("int8", "1, 2, 3, -128, -128, 127", "uint8", "0, 255, 5", ", n, r"), -65645, -63750);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(graph_with_initialisers),
@@ -258,6 +275,7 @@ int main(void) {
       cmocka_unit_test(attribute_left_out_is_left_out_below),
       cmocka_unit_test(operators_in_models),
       cmocka_unit_test(symbolic_shapes),
+      cmocka_unit_test(products_of_bytes),
       cmocka_unit_test(if_with_a_known_condition),
       cmocka_unit_test(unsupported_operators_are_named),
       cmocka_unit_test(wrong_onnx),

@@ -75,6 +75,24 @@ static const kva_case cases[] = {
      .dtype = KVA_F16,
      .in = {{"2,K=41,20"}, {"2,19,K"}},
      .no_gradient = true},
+/* bytes with sums in int32: few rows and many, depths that are no multiple of 4, extreme values, all signs */
+#define BYTES(attributes, a, low, high, a_type, b, b_low, b_high, b_type)                       \
+  {                                                                                             \
+    .op = KVA_OP_matmul, .attrs = attributes "to=int32",                                        \
+    .in = {{a, low, high, KVA_##a_type}, {b, b_low, b_high, KVA_##b_type}}, .no_gradient = true \
+  }
+    BYTES("", "37,64", 0, 255, U8, "64,33", -128, 127, I8),
+    BYTES("", "M=300,K=101", -128, 127, I8, "K,N=70", 0, 255, U8),
+    BYTES("", "20,2000", 255, 255, U8, "2000,16", -128, -128, I8),
+    BYTES("", "1,66", 255, 255, U8, "66,100", -128, -128, I8),
+    BYTES("", "8,64", -128, 127, I8, "64,70", 0, 255, U8),
+    BYTES("", "2,3,5,18", 0, 255, U8, "3,18,20", -128, 127, I8),
+    BYTES("transpose_b=1; ", "3,67", 0, 255, U8, "35,67", -128, 127, I8),
+    BYTES("transpose_a=1; transpose_b=1; ", "67,30", -128, 127, I8, "35,67", 0, 255, U8),
+    BYTES("transpose_a=1; ", "K=64,M=20", 0, 255, U8, "K,N=35", -128, 127, I8),
+    BYTES("", "7,9", -128, 127, I8, "9,5", -128, 127, I8),
+    BYTES("", "7,9", 0, 255, U8, "9,5", 0, 255, U8),
+    BYTES("", "4,0", 0, 255, U8, "0,5", -128, 127, I8),
 
     /* conv: 1-D and 2-D, groups, strides, dilations, uneven pads */
     {.op = KVA_OP_conv, .in = {{"N=2,C=3,L=7"}, {"M=4,C,3"}}},

@@ -19,6 +19,11 @@ kva_contraction kva_contract_of(kva_lower *l, const kva_node *n) {
   return operators[i].get(l, n);
 }
 
+kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b, kva_kval sum) {
+  if (!c->words) return kva_k_op(c->l->kb, KVA_K_fma, a, b, sum);
+  return kva_k_op(c->l->kb, KVA_K_dot4, c->b_unsigned ? b : a, c->b_unsigned ? a : b, sum);
+}
+
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows) {
   int64_t known;
   return !kva_expr_is_const(c->rows, &known) || known >= rows;

@@ -26,6 +26,9 @@ struct kva_contraction {
   const kva_node *n;
   const void *user;
   kva_dtype type; /* of the sums */
+  /* A step of the depth is four elements of 8 bits, bytes of an int32 word; products are dot4. The depth is rounded up,
+   * with zeros. */
+  bool words, b_unsigned; /* b_unsigned: then a is signed; else a is unsigned, and b signed */
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
   bool along_depth; /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
@@ -49,6 +52,11 @@ kva_contraction kva_contract_of_conv(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_conv_input_grad(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_conv_weight_grad(kva_lower *l, const kva_node *n);
 
+/* sum + a * b for factors at one step. */
+kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b, kva_kval sum);
+/* c, whose elements are of 8 bits, by words (words.c): c.type is that of the sums, and c.a and c.b give values of type
+ * uint8, whatever the sign of the operand is. */
+kva_contraction kva_contract_by_words(const kva_contraction *c, bool b_unsigned);
 /* The result has at least `rows` rows, as far as is known. */
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
 /* Passes v through the epilogue as the result at `at`. */

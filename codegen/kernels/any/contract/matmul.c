@@ -46,7 +46,8 @@ static kva_kval element(const kva_contraction *c, uint32_t operand, const kva_ex
   }
   idx[t->rank - 2] = transposed ? column : row;
   idx[t->rank - 1] = transposed ? row : column;
-  return kva_k_convert(c->l->kb, c->l->operand(c->l, c->n, operand, idx), c->type);
+  kva_kval v = c->l->operand(c->l, c->n, operand, idx);
+  return kva_dtype_is_float(c->type) ? kva_k_convert(c->l->kb, v, c->type) : v;
 }
 
 static kva_kval element_a(const kva_contraction *c, const kva_contract_at *at) {
@@ -61,6 +62,12 @@ static kva_kval element_b(const kva_contraction *c, const kva_contract_at *at) {
   const kva_expr *idx[KVA_MAX_RANK];
   result_index(c, at->batch, kva_expr_const(c->l->kb->exprs, 0), at->position, idx);
   return element(c, 1, idx, at->k, at->position, p->s.transpose_b);
+}
+
+/* Whether operand i has 8 bits and no sign, or a sign. */
+static bool is_bytes(const kva_node *n, uint32_t i, bool is_unsigned) {
+  kva_dtype t = kva_operand_type(n, i)->dtype;
+  return t == (is_unsigned ? KVA_U8 : KVA_I8);
 }
 
 kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
@@ -79,5 +86,8 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.along_depth = p->s.transpose_b, c.across_rows = p->s.transpose_a;
   c.panel = p->s.transpose_b ? 0 : kva_panel_of(kva_operand(n, 1));
   c.a = element_a, c.b = element_b, c.result = result_at;
+  if (c.type != KVA_I32) return c;
+  if (is_bytes(n, 0, true) && is_bytes(n, 1, false)) return kva_contract_by_words(&c, false);
+  if (is_bytes(n, 0, false) && is_bytes(n, 1, true)) return kva_contract_by_words(&c, true);
   return c;
 }

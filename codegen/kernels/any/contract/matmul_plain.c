@@ -28,7 +28,8 @@ static kva_kval product(kva_kb *kb, void *user, const kva_expr *const *vars) {
   uint32_t rank = body->n->results[0].type->rank;
   kva_kval x = element(body, 0, body->idx[rank - 2], vars[0], body->s->transpose_a);
   kva_kval y = element(body, 1, vars[0], body->idx[rank - 1], body->s->transpose_b);
-  return kva_k2(kb, KVA_K_mul, x, y);
+  kva_dtype t = kva_k_compute_type(body->n->results[0].type->dtype);
+  return kva_k2(kb, KVA_K_mul, kva_k_convert(kb, x, t), kva_k_convert(kb, y, t));
 }
 
 void kva_matmul_plain_emit(kva_lower *l, const kva_node *n) {

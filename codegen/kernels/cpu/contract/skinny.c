@@ -101,7 +101,7 @@ static kva_kval add_products(const skinny *x, kva_kval sum, const kva_expr *row,
                              const kva_expr *k0, int64_t n) {
   for (int64_t u = 0; u < n; u++) {
     const kva_expr *k = kva_expr_addi(x->e, k0, u);
-    sum = kva_k_op(x->kb, KVA_K_fma, factor_a(x, row, k), factor_b(x, k, column), sum);
+    sum = kva_contract_multiply(x->c, factor_a(x, row, k), factor_b(x, k, column), sum);
   }
   return sum;
 }
@@ -178,7 +178,7 @@ static void add_lanes(const skinny *x, const kva_expr *first, const kva_expr *k0
   for (int64_t r = 0; r < x->rows; r++) {
     for (int64_t c = 0; c < x->group; c++) {
       const kva_expr *at = acc_at(x, r, c, lane->var);
-      kva_k_store(x->kb, x->acc, at, kva_k_op(x->kb, KVA_K_fma, a[r], b[c], kva_k_load(x->kb, x->acc, at)));
+      kva_k_store(x->kb, x->acc, at, kva_contract_multiply(x->c, a[r], b[c], kva_k_load(x->kb, x->acc, at)));
     }
   }
   kva_k_loop_end(x->kb, lane);

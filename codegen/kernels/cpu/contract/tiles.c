@@ -140,7 +140,7 @@ static bool fits(const kva_contraction *c) {
 }
 
 const char *kva_contract_refuses(const kva_contraction *c) {
-  if (!kva_dtype_is_float(c->type)) return "integers";
+  if (!kva_dtype_is_float(c->type) && !c->words) return "integers";
   if (c->by_elements) return "as well by elements";
   return fits(c) ? NULL : "panels larger than a stack";
 }
@@ -356,7 +356,7 @@ static void multiply_add(const tile *x, const kva_expr *r, const kva_expr *j, co
   const kva_expr *from = segment_at(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
   kva_kval b = kva_k_load(x->kb, x->packed, plus(x, plus(x, from, kva_expr_div(x->e, moved, stride)), j));
   kva_kval acc = kva_k_load(x->kb, x->acc, block_at(x, r, j));
-  kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_k_op(x->kb, KVA_K_fma, factor_a(x, r, s), b, acc));
+  kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
 }
 
 static void multiply_steps(const tile *x, step *s, const kva_expr *slice) {

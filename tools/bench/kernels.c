@@ -1,6 +1,7 @@
 /* kva_bench_kernels: small graphs and whole models, compiled as `kvasir run` compiles them, ready to be timed.
  *
  *   matmul:MxNxK:LAYOUT[:BATCH]  LAYOUT NN, NT (right operand stored N x K), TN (left operand stored K x M)
+ *   bytes:MxNxK                  product of uint8 by int8 with sums in int32
  *   add:RxC, softmax:RxC         rows of C elements
  *   rms_norm:RxC                 with a scale
  *   swiglu:RxC                   silu(x) * y
@@ -35,11 +36,15 @@ typedef struct spec {
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-static kva_value *add_input(kva_builder *b, uint32_t rank, const int64_t *dims) {
+static kva_value *add_typed(kva_builder *b, kva_dtype t, uint32_t rank, const int64_t *dims) {
   kva_dim d[KVA_MAX_RANK];
   for (uint32_t i = 0; i < rank; i++) d[i] = kva_expr_const(b->m->exprs, dims[i]);
   const char *name = kva_arena_printf(b->m->arena, "x%u", b->graph->inputs.len);
-  return kva_graph_add_input(b->graph, kva_type_tensor(b->m, KVA_F32, rank, d), name);
+  return kva_graph_add_input(b->graph, kva_type_tensor(b->m, t, rank, d), name);
+}
+
+static kva_value *add_input(kva_builder *b, uint32_t rank, const int64_t *dims) {
+  return add_typed(b, KVA_F32, rank, dims);
 }
 
 static kva_value *build_matmul(kva_builder *b, const spec *s) {
@@ -47,6 +52,12 @@ static kva_value *build_matmul(kva_builder *b, const spec *s) {
   int64_t x[3] = {s->batch, s->left ? k : m, s->left ? m : k}, y[3] = {s->batch, s->right ? n : k, s->right ? k : n};
   kva_value *left = add_input(b, one ? 2 : 3, x + one), *right = add_input(b, one ? 2 : 3, y + one);
   return kva_matmul(b, left, right, s->left, s->right);
+}
+
+static kva_value *build_bytes(kva_builder *b, const spec *s) {
+  int64_t x[2] = {s->n[0], s->n[2]}, y[2] = {s->n[2], s->n[1]};
+  kva_value *factors[] = {add_typed(b, KVA_U8, 2, x), add_typed(b, KVA_I8, 2, y)};
+  return kva_build(b, KVA_OP_matmul, 2, factors, &(kva_matmul_attrs){.to = KVA_I32});
 }
 
 static kva_value *build_add(kva_builder *b, const spec *s) {
@@ -80,8 +91,9 @@ static const struct graph_kind {
   const char *name;
   int n_numbers;
   kva_value *(*build)(kva_builder *b, const spec *s);
-} kinds[] = {{"matmul", 3, build_matmul},   {"add", 2, build_add},           {"swiglu", 2, build_swiglu},
-             {"softmax", 2, build_softmax}, {"rms_norm", 2, build_rms_norm}, {"shift_rope", 4, build_shift_rope}};
+} kinds[] = {{"matmul", 3, build_matmul},        {"bytes", 3, build_bytes},     {"add", 2, build_add},
+             {"swiglu", 2, build_swiglu},        {"softmax", 2, build_softmax}, {"rms_norm", 2, build_rms_norm},
+             {"shift_rope", 4, build_shift_rope}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 /* ---- reading a case ---------------------------------------------------------------------------------------------- */
@@ -129,10 +141,17 @@ static kva_status load_case(const char *text, kva_diag *diag, kva_module **out_m
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* Element i of input number k, in [-0.5, 0.5). */
-static float input_value(int64_t i, int k) {
+/* Element i of input number k: in [-0.5, 0.5), or any byte. */
+static void set_input(const kva_tensor *t, int64_t i, int k) {
   uint32_t h = ((uint32_t)i + 1000003u * (uint32_t)k) * 2654435761u;
-  return (float)(h >> 16) / 65536.0f - 0.5f;
+  if (t->dtype == KVA_F32)
+    ((float *)t->data)[i] = (float)(h >> 16) / 65536.0f - 0.5f;
+  else
+    ((uint8_t *)t->data)[i] = (uint8_t)(h >> 24);
+}
+
+static bool is_known(kva_dtype t) {
+  return t == KVA_F32 || t == KVA_I32 || t == KVA_U8 || t == KVA_I8;
 }
 
 static kva_status make_tensor(const kva_buffer_desc *buffer, kva_diag *diag, kva_tensor *out, int64_t *out_n) {
@@ -146,8 +165,8 @@ static kva_status make_tensor(const kva_buffer_desc *buffer, kva_diag *diag, kva
     *out_n *= out->dims[d];
   }
   int64_t bytes = kva_tensor_bytes(out);
-  if (out->dtype != KVA_F32 || bytes < 0)
-    return kva_fail(diag, KVA_UNSUPPORTED, NULL, "'%s' is not float", buffer->name);
+  if (!is_known(out->dtype) || bytes < 0)
+    return kva_fail(diag, KVA_UNSUPPORTED, NULL, "'%s' is %s", buffer->name, kva_dtype_name(out->dtype));
   out->data = aligned_alloc(ALIGN, ((size_t)bytes / ALIGN + 1) * ALIGN);
   return out->data ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for '%s'", buffer->name);
 }
@@ -159,7 +178,7 @@ static kva_status make_tensors(bench_case *c, kva_diag *diag) {
   int64_t n;
   for (int32_t k = 0; k < p->n_inputs; k++) {
     KVA_TRY(make_tensor(&p->buffers[p->inputs[k]], diag, &c->in[k], &n));
-    for (int64_t i = 0; i < n; i++) ((float *)c->in[k].data)[i] = input_value(i, k);
+    for (int64_t i = 0; i < n; i++) set_input(&c->in[k], i, k);
   }
   for (int32_t k = 0; k < p->n_outputs; k++) {
     KVA_TRY(make_tensor(&p->buffers[p->outputs[k]], diag, &c->out[k], &n));
@@ -169,9 +188,11 @@ static kva_status make_tensors(bench_case *c, kva_diag *diag) {
 }
 
 static double mean_magnitude(const kva_tensor *t) {
-  int64_t n = kva_tensor_bytes(t) / (int64_t)sizeof(float);
+  int64_t n = kva_tensor_bytes(t) * 8 / kva_dtype_bits(t->dtype);
   double sum = 0;
-  for (int64_t i = 0; i < n; i++) sum += fabs((double)((const float *)t->data)[i]);
+  for (int64_t i = 0; i < n; i++)
+    sum += fabs(kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i)
+                                             : (double)kva_load_i64(t->dtype, t->data, i));
   return n ? sum / (double)n : 0;
 }
 

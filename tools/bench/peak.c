@@ -1,11 +1,12 @@
 /* kva_peak: the machine's peak throughput, measured beside the programs that are compared with it.
  *
  *   fma          f32 multiply-adds in registers, the CPU's widest vectors, on every thread; 2 flops per lane
+ *   dot          sums of four products of bytes likewise, 2 operations each; 0 where the CPU has no AVX-512 VNNI
  *   copy:BYTES   dst = src with plain vector loads and stores, BYTES per stream in total, divided among the threads
  *   stream:BYTES likewise with stores that bypass the cache: the peak for streams that exceed the cache
  *   read:BYTES   plain vector loads alone: the peak for weights
  *
- * The first line gives a call's work: flops (fma) or bytes moved (read, and written but for read). */
+ * The first line gives a call's work: flops (fma, dot) or bytes moved (read, and written but for read). */
 #include "tools/bench/serve.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-typedef enum peak_kind { PEAK_FMA, PEAK_COPY, PEAK_STREAM, PEAK_READ } peak_kind;
+typedef enum peak_kind { PEAK_FMA, PEAK_DOT, PEAK_COPY, PEAK_STREAM, PEAK_READ } peak_kind;
 
 typedef struct peak_case {
   peak_kind kind;
@@ -25,6 +26,7 @@ typedef struct peak_machine {
   const char *isa;
   int lanes;
   float (*fma)(int64_t n);
+  int32_t (*dot)(int64_t n); /* or NULL */
   void (*copy)(char *to, const char *from, int64_t bytes);
   void (*stream)(char *to, const char *from, int64_t bytes);
   int32_t (*read)(const char *from, int64_t bytes);
@@ -92,6 +94,20 @@ static int32_t read_plain(const char *from, int64_t bytes){READ_LOOP(word4)}
 #define AVX512 __attribute__((target("avx512f,prefer-vector-width=512")))
 #define AVX2   __attribute__((target("avx2,fma")))
 
+#define VNNI         __attribute__((target("avx512f,avx512vnni,prefer-vector-width=512")))
+#define DOT_START(i) __m512i a##i = _mm512_set1_epi32(i);
+#define DOT_STEP(i)  a##i = _mm512_dpbusd_epi32(a##i, x, y);
+#define DOT_TOTAL(i) sum = _mm512_add_epi32(sum, a##i);
+VNNI static int32_t dot_avx512(int64_t n) {
+  __m512i sum = _mm512_setzero_si512(), x = _mm512_set1_epi8(3), y = _mm512_set1_epi8((char)(n & 1));
+  EACH_CHAIN(DOT_START)
+  for (int64_t i = 0; i < n; i++) {
+    EACH_CHAIN(DOT_STEP)
+  }
+  EACH_CHAIN(DOT_TOTAL)
+  return _mm512_cvtsi512_si32(sum);
+}
+
 #define FMA(a, x, y) _mm512_fmadd_ps(a, x, y)
 AVX512 static float fma_avx512(int64_t n){FMA_LOOP(__m512)}
 #undef FMA
@@ -120,11 +136,13 @@ AVX512 static int32_t read_avx512(const char *from, int64_t bytes){READ_LOOP(wor
 static peak_machine find_machine(void) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f"))
-    return (peak_machine){"AVX-512", 16, fma_avx512, copy_avx512, stream_avx512, read_avx512};
+    return (peak_machine){
+        "AVX-512",     16,         fma_avx512, __builtin_cpu_supports("avx512vnni") ? dot_avx512 : NULL, copy_avx512,
+        stream_avx512, read_avx512};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return (peak_machine){"AVX2", 8, fma_avx2, copy_avx2, stream_avx2, read_avx2};
+    return (peak_machine){"AVX2", 8, fma_avx2, NULL, copy_avx2, stream_avx2, read_avx2};
 #endif
-  return (peak_machine){"128-bit multiply and add", 4, fma_plain, copy_plain, copy_plain, read_plain};
+  return (peak_machine){"128-bit multiply and add", 4, fma_plain, NULL, copy_plain, copy_plain, read_plain};
 }
 
 /* ---- one call of a case ------------------------------------------------------------------------------------------ */
@@ -141,6 +159,11 @@ static void run_fma(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) sink = j->p->machine.fma(FMA_ROUNDS);
 }
 
+static void run_dot(void *ctx, int64_t begin, int64_t end) {
+  const job *j = ctx;
+  for (int64_t i = begin; i < end && j->p->machine.dot; i++) sink = (float)j->p->machine.dot(FMA_ROUNDS);
+}
+
 static void run_copy(void *ctx, int64_t begin, int64_t end) {
   const job *j = ctx;
   void (*copy)(char *, const char *, int64_t) = j->c->kind == PEAK_COPY ? j->p->machine.copy : j->p->machine.stream;
@@ -155,8 +178,8 @@ static void run_read(void *ctx, int64_t begin, int64_t end) {
 static bool run_case(void *user, int i) {
   peak *p = user;
   job j = {p, &p->cases[i]};
-  if (j.c->kind == PEAK_FMA)
-    kva_pool_run(p->pool, p->threads, run_fma, &j);
+  if (j.c->kind == PEAK_FMA || j.c->kind == PEAK_DOT)
+    kva_pool_run(p->pool, p->threads, j.c->kind == PEAK_FMA ? run_fma : run_dot, &j);
   else
     kva_pool_run(p->pool, j.c->bytes / BLOCK, j.c->kind == PEAK_READ ? run_read : run_copy, &j);
   return true;
@@ -165,7 +188,9 @@ static bool run_case(void *user, int i) {
 /* ---- preparing --------------------------------------------------------------------------------------------------- */
 
 static bool parse_case(const char *text, peak_case *c) {
-  if (!strcmp(text, "fma")) return true;
+  bool dot = !strcmp(text, "dot");
+  if (dot) c->kind = PEAK_DOT;
+  if (dot || !strcmp(text, "fma")) return true;
   bool stream = !strncmp(text, "stream:", 7), read = !strncmp(text, "read:", 5);
   if (!stream && !read && strncmp(text, "copy:", 5) != 0) return false;
   c->kind = stream ? PEAK_STREAM : read ? PEAK_READ : PEAK_COPY;
@@ -184,7 +209,8 @@ static void print_ready(const peak *p, const bench_options *o) {
   printf("{\"ready\": true, \"isa\": \"%s\", \"threads\": %d, \"cases\": [", p->machine.isa, p->threads);
   for (int i = 0; i < o->n_cases; i++) {
     const peak_case *c = &p->cases[i];
-    double flops = c->kind == PEAK_FMA ? 2.0 * FMA_ROUNDS * CHAINS * p->machine.lanes * p->threads : 0;
+    double steps = c->kind == PEAK_FMA ? 1 : c->kind == PEAK_DOT && p->machine.dot ? 4 : 0;
+    double flops = 2.0 * steps * FMA_ROUNDS * CHAINS * p->machine.lanes * p->threads;
     printf("%s{\"case\": \"%s\", \"flops\": %.0f, \"bytes\": %lld}", i ? ", " : "", o->cases[i], flops,
            (long long)(c->kind == PEAK_READ ? c->bytes : 2 * c->bytes));
   }
@@ -196,7 +222,7 @@ static int prepare_and_run(peak *p, const bench_options *o) {
   if (!p->pool || !p->cases) return 3;
   for (int i = 0; i < o->n_cases; i++) {
     if (parse_case(o->cases[i], &p->cases[i])) continue;
-    fprintf(stderr, "kva_peak: expected fma, copy:BYTES, stream:BYTES or read:BYTES, found %s (or no memory)\n",
+    fprintf(stderr, "kva_peak: expected fma, dot, copy:BYTES, stream:BYTES or read:BYTES, found %s (or no memory)\n",
             o->cases[i]);
     return 2;
   }

@@ -2,6 +2,7 @@
  * sizes and grids become formulas over one list of shape symbols that all programs share, so that programs share
  * kernels. CPU kernels get the whole list, GPU kernels only the symbols that they read, as parameters. */
 #include "codegen/codegen.h"
+#include "ops/exchange.h"
 #include "ops/ids.h"
 #include "ops/matmul.h"
 
@@ -170,6 +171,11 @@ static void write_state(writer *w, const kva_state *s, kva_state_desc *out) {
                           .data = s->data ? s->data->data : NULL};
   bool is_static = kva_expr_is_const(bytes_of(w, s->type), &out->bytes);
   for (uint32_t d = 0; d < s->type->rank; d++) is_static &= kva_expr_is_const(s->type->dims[d], &out->dims[d]);
+  if (s->whole) {
+    out->parts = (int32_t)s->parts;
+    out->whole_rank = (int32_t)s->whole->rank;
+    for (uint32_t d = 0; d < s->whole->rank; d++) is_static &= kva_expr_is_const(s->whole->dims[d], &out->whole[d]);
+  }
   if (is_static) return;
   w->failed = true;
   kva_error(w->m->diag, &s->loc, "state %s: its shape depends on the inputs; states need constant shapes", s->name);
@@ -342,9 +348,9 @@ static kva_external_desc *external_desc(writer *w, const kva_node *n) {
   return d;
 }
 
-static kva_all_reduce_desc *all_reduce_desc(writer *w, const kva_node *n) {
-  kva_all_reduce_desc *d = KVA_NEW(w->arena, kva_all_reduce_desc);
-  d->parts = (int32_t)((const kva_all_reduce_attrs *)n->attrs)->parts;
+static kva_exchange_desc *exchange_desc(writer *w, const kva_node *n) {
+  kva_exchange_desc *d = KVA_NEW(w->arena, kva_exchange_desc);
+  d->parts = (int32_t)kva_exchange_parts(n);
   return d;
 }
 
@@ -352,7 +358,7 @@ static kva_all_reduce_desc *all_reduce_desc(writer *w, const kva_node *n) {
 static void write_call(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   out->kind = KVA_STEP_CALL;
   out->call = call_named(s->node->op->name);
-  if (out->call == KVA_CALL_ALL_REDUCE) out->desc = all_reduce_desc(w, s->node);
+  if (kva_exchange_parts(s->node)) out->desc = exchange_desc(w, s->node);
   if (out->call == KVA_CALL_CHECK_INDICES) out->desc = check_indices_desc(w, s->node);
   if (out->call == KVA_CALL_EXTERNAL) out->desc = external_desc(w, s->node);
   KVA_ASSERT(out->desc || !*kva_step_fields(out));

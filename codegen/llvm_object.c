@@ -233,21 +233,29 @@ static LLVMValueRef kernel(const writer *w, const kva_kernel_desc *k) {
   return RECORD(w, kva_kernel_desc, fields);
 }
 
+/* Of its initial values; parts are of types of whole bytes. */
+static int64_t data_bytes(const kva_state_desc *s) {
+  return s->parts ? kva_state_elements(s) * (kva_dtype_bits((kva_dtype)s->dtype) / 8) : s->bytes;
+}
+
 static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
-  LLVMValueRef dims[KVA_ABI_MAX_RANK];
-  for (int i = 0; i < KVA_ABI_MAX_RANK; i++) dims[i] = c64(w, s->dims[i]);
+  LLVMValueRef dims[KVA_ABI_MAX_RANK], whole[KVA_ABI_MAX_RANK];
+  for (int i = 0; i < KVA_ABI_MAX_RANK; i++) dims[i] = c64(w, s->dims[i]), whole[i] = c64(w, s->whole[i]);
   LLVMValueRef fields[] = {string(w, s->name),
                            c32(w, s->role),
                            c32(w, s->dtype),
                            c32(w, s->rank),
                            c32(w, s->init),
                            c32(w, s->of),
-                           c32(w, 0),
+                           c32(w, s->parts),
                            LLVMConstReal(w->f64, s->init_a),
                            LLVMConstReal(w->f64, s->init_b),
                            LLVMConstArray2(w->i64, dims, KVA_ABI_MAX_RANK),
                            c64(w, s->bytes),
-                           s->init == KVA_STATE_INIT_DATA ? tensor(w, s->data, s->bytes) : null(w)};
+                           s->init == KVA_STATE_INIT_DATA ? tensor(w, s->data, data_bytes(s)) : null(w),
+                           LLVMConstArray2(w->i64, whole, KVA_ABI_MAX_RANK),
+                           c32(w, s->whole_rank),
+                           c32(w, 0)};
   return RECORD(w, kva_state_desc, fields);
 }
 

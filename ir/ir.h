@@ -113,9 +113,12 @@ struct kva_state {
   double init_a, init_b;
   const kva_tensor_data *data; /* KVA_INIT_DATA */
   kva_state *of;               /* KVA_INIT_ONE_MINUS, KVA_INIT_COPY; for a MOMENT: its parameter */
-  bool frozen;                 /* no gradient, no update */
-  bool decay;                  /* weight decay applies (default: rank >= 2 and not a shift weight) */
-  uint32_t id;                 /* dense */
+  const kva_type *whole; /* of each of `parts` processes this is a part: the type of all (passes/shard.c); NULL: it
+                            is whole. Not part of the text */
+  int64_t parts;
+  bool frozen; /* no gradient, no update */
+  bool decay;  /* weight decay applies (default: rank >= 2 and not a shift weight) */
+  uint32_t id; /* dense */
   kva_loc loc;
 };
 

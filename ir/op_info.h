@@ -36,6 +36,7 @@ typedef enum kva_trait {
   KVA_UNPACKS = 1 << 20,
   KVA_STRINGS =
       1 << 21, /* also takes strings, which it moves or finds equal: they are numbers (frontend/onnx_strings.h) */
+  KVA_EXCHANGES = 1 << 22, /* processes of a mesh hold what it takes or makes (ops/exchange.h) */
 } kva_trait;
 
 /* Operands of an update (KVA_UPDATES); the moments follow. */

@@ -1,14 +1,13 @@
 /* all_reduce(x, ...) -> (y, ...): each y is the sum of its x over the `parts` processes of a mesh. It is a call of the
- * runtime (runtime/call_all_reduce.c), since kernels cannot access other processes; several operands travel together.
+ * runtime (runtime/call_exchange.c), since kernels cannot access other processes; several operands travel together.
  * passes/shard.c makes it. The reference has one process: it takes all to have the same x, so y = parts x. */
 #include "ops/check.h"
+#include "ops/exchange.h"
 
 KVA_OP_FUNCTIONS(all_reduce)
 
 kva_status kva_all_reduce_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
-  int64_t parts = ((const kva_all_reduce_attrs *)n->attrs)->parts;
-  if (parts < 1 || parts > INT32_MAX)
-    return kva_error(m->diag, &n->loc, "kv.all_reduce: expected parts of at least 1, found %lld", (long long)parts);
+  KVA_TRY(kva_check_exchange(m, n));
   if (n->n_results != n->n_operands)
     return kva_error(m->diag, &n->loc, "kv.all_reduce: expected a result for each of %u operands, found %u",
                      n->n_operands, n->n_results);
@@ -24,7 +23,7 @@ kva_status kva_all_reduce_infer(kva_module *m, const kva_node *n, const kva_type
 kva_status kva_all_reduce_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
                               kva_ref_tensor *const *out) {
   (void)r;
-  int64_t parts = ((const kva_all_reduce_attrs *)n->attrs)->parts;
+  int64_t parts = kva_exchange_parts(n);
   for (uint32_t k = 0; k < n->n_operands; k++)
     for (int64_t i = 0; i < in[k]->n; i++) {
       if (in[k]->f)

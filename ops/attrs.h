@@ -15,6 +15,9 @@
 typedef struct kva_reduce_attrs {
   KVA_REDUCE_ATTRS
 } kva_reduce_attrs;
+typedef struct kva_exchange_attrs {
+  KVA_EXCHANGE_ATTRS
+} kva_exchange_attrs;
 typedef struct kva_arg_attrs {
   KVA_ARG_ATTRS
 } kva_arg_attrs;

@@ -29,6 +29,8 @@ typedef struct kva_gradients {
 /* The processes of a run: each takes one of `data` equal parts of a batch. 0 and 1: there is one. */
 typedef struct kva_mesh {
   int64_t data;
+  int64_t zero; /* what of training each process has a part of: 1: moments of parameters; 2: gradients, too, where
+                   several micro-batches add to them; 3: parameters, too; 0: nothing */
 } kva_mesh;
 
 typedef struct kva_pass_options {
@@ -48,6 +50,7 @@ typedef struct kva_pass_options {
   const kva_gradients *gradients; /* autodiff: NULL: output 0 of function 0, whose gradients become outputs; shard: what
                                      pass train gives it */
   kva_mesh mesh;                  /* train, shard */
+  bool only_parts;                /* shard: gradients that stay whole are summed elsewhere */
 } kva_pass_options;
 
 /* The pipelines. kva_fine_tune does what options->tune and options->loss say. After kva_optimize a module is clean and

@@ -50,6 +50,21 @@ kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_re
 /* opt_dce.c: what pass dce does to one graph and its sub-graphs. */
 void kva_remove_dead(kva_graph *g, bool *changed);
 
+/* shard_states.c: whether training with these options holds s, what is kept for it and its gradient in parts, as far as
+ * mesh.zero says. */
+bool kva_in_parts(kva_module *m, const kva_state *s, const kva_pass_options *o);
+/* Makes s, of the same shape as `whole`, one of `parts` parts of it. */
+void kva_make_part(kva_module *m, kva_state *s, const kva_type *whole, int64_t parts);
+/* Whether g, the gradient of s, is that of a process's part. */
+static inline bool kva_is_part(const kva_state *s, const kva_value *g) {
+  return s->whole || g->type != s->type;
+}
+/* Before training programs are made: parameters become parts, which functions gather where they read them. */
+KVA_MUST_USE kva_status kva_shard_parameters(kva_module *m, const kva_pass_options *o);
+/* The part of `whole` that a process has, and the whole of type `whole` that a part is of. */
+kva_value *kva_own_part(kva_builder *b, kva_value *whole, int64_t parts);
+kva_value *kva_all_gather(kva_builder *b, kva_value *part, const kva_type *whole, int64_t parts);
+
 /* plan.c: the value whose memory v shares. */
 kva_value *kva_storage_root(kva_value *v);
 

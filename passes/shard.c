@@ -5,9 +5,10 @@
  * pass train divides. Loss and metrics become means here, in double as the runtime's means over micro-batches are, so
  * that all processes see the same numbers and a loss that is not finite stops them at the same step.
  * Algorithm: gradients in order of the nodes that compute them are cut into buckets, which travel together; a bucket's
- * node stands right behind its last gradient. Requires: to be run by pass train, which knows the gradients; a forward
- * pass that writes no state, as each process would write its own. Breaks: nothing. Why not after training is made:
- * there a gradient is a value like any other. */
+ * node stands right behind its last gradient. With mesh.zero a large gradient becomes a part of the sum instead, by
+ * kv.reduce_scatter right behind the gradient, since each process updates a part (passes/shard_states.c). Requires: to
+ * be run by pass train, which knows the gradients; a forward pass that writes no state, as each process would write its
+ * own. Breaks: nothing. Why not after training is made: there a gradient is a value like any other. */
 #include "passes/passes_internal.h"
 
 #include <stdlib.h>
@@ -90,11 +91,32 @@ static int64_t bytes_of(kva_module *m, const kva_value *v) {
   return known ? bytes : BUCKET;
 }
 
-static gradient *list_gradients(kva_module *m, const kva_gradients *q, const uint32_t *places, uint32_t *out_n) {
+/* What is a part is a sum already. */
+static bool is_bucketed(kva_module *m, const kva_pass_options *o, uint32_t i) {
+  const kva_gradients *q = o->gradients;
+  const kva_state *s = m->states.data[i];
+  return q->of[i] && !o->only_parts && !kva_is_part(s, q->of[i]) && !kva_in_parts(m, s, o);
+}
+
+static bool scatter_gradients(kva_module *m, const kva_pass_options *o) {
+  const kva_gradients *q = o->gradients;
+  for (uint32_t i = 0; q->of && i < m->train->first_state; i++) {
+    kva_state *s = m->states.data[i];
+    if (!q->of[i] || kva_is_part(s, q->of[i]) || !kva_in_parts(m, s, o)) continue;
+    kva_builder b = builder_behind(m, q->function->graph, q->of[i]);
+    kva_reduce_scatter_attrs attrs = {.parts = o->mesh.data};
+    q->of[i] = kva_build(&b, KVA_OP_reduce_scatter, 1, &q->of[i], &attrs);
+    if (b.failed) return false;
+  }
+  return true;
+}
+
+static gradient *list_gradients(kva_module *m, const kva_pass_options *o, const uint32_t *places, uint32_t *out_n) {
+  const kva_gradients *q = o->gradients;
   gradient *all = KVA_NEW_ARRAY(m->arena, gradient, m->states.len + 1);
   *out_n = 0;
   for (uint32_t i = 0; q->of && i < m->train->first_state; i++)
-    if (q->of[i]) all[(*out_n)++] = (gradient){q->of[i], i, place_of(places, q->of[i])};
+    if (is_bucketed(m, o, i)) all[(*out_n)++] = (gradient){q->of[i], i, place_of(places, q->of[i])};
   qsort(all, *out_n, sizeof *all, earlier_first);
   return all;
 }
@@ -123,23 +145,23 @@ static bool sum_bucket(kva_module *m, const kva_gradients *q, uint32_t n, const 
   return !b.failed;
 }
 
-static bool sum_gradients(kva_module *m, const kva_gradients *q, const uint32_t *places, int64_t parts) {
+static bool sum_gradients(kva_module *m, const kva_pass_options *o, const uint32_t *places) {
   uint32_t n;
-  gradient *all = list_gradients(m, q, places, &n);
+  gradient *all = list_gradients(m, o, places, &n);
   for (uint32_t begin = 0, end; begin < n; begin = end) {
     end = bucket_end(m, n, all, begin);
-    if (!sum_bucket(m, q, end - begin, all + begin, parts)) return false;
+    if (!sum_bucket(m, o->gradients, end - begin, all + begin, o->mesh.data)) return false;
   }
   return true;
 }
 
 kva_status kva_shard(kva_module *m, const kva_pass_options *options, bool *changed) {
   const kva_gradients *q = options->gradients;
-  int64_t parts = options->mesh.data;
   if (!q) return kva_error(m->diag, NULL, "pass shard works inside of pass train: --passes=train --mesh data=2");
   KVA_TRY(check_states(m, q->function->graph));
   uint32_t *places = number_nodes(m, q->function->graph);
-  bool done = average_outputs(m, q->function, places, parts) && sum_gradients(m, q, places, parts);
+  bool done = average_outputs(m, q->function, places, options->mesh.data) && sum_gradients(m, options, places) &&
+              scatter_gradients(m, options);
   *changed = true;
   return done ? KVA_OK : KVA_INVALID;
 }

@@ -12,7 +12,9 @@
  * scalar `first`: it sets the states "<parameter>.grad" to the gradients where first is 1, else adds them. apply_step
  * has the inputs `scale` and `lr`: clipping and updates by scale * <parameter>.grad; its output is grad_norm, if any.
  * With options->mesh the gradients are those of all processes (passes/shard.c): of train_step the mean over them, of
- * apply_step the sum, so that `scale` is 1 / (processes * micro-batches).
+ * apply_step the sum, so that `scale` is 1 / (processes * micro-batches). With mesh.zero gradients, moments and
+ * parameters may be parts (passes/shard_states.c): a process updates its part, and parameters that are whole are
+ * gathered.
  */
 #include "ops/optimizer.h"
 #include "passes/passes_internal.h"
@@ -42,10 +44,13 @@ static kva_state *train_state(kva_builder *b, const char *name, const kva_type *
   return s;
 }
 
-static kva_state *parameter_state(kva_builder *b, kva_state *param, const char *suffix, kva_state_kind kind) {
+/* Of the type of the parameter's gradient g. */
+static kva_state *parameter_state(kva_builder *b, kva_state *param, const kva_value *g, const char *suffix,
+                                  kva_state_kind kind, const kva_pass_options *o) {
   const char *name = kva_arena_printf(b->m->arena, "%s.%s", param->name, suffix);
-  kva_state *s = train_state(b, name, param->type, kind);
+  kva_state *s = train_state(b, name, g->type, kind);
   s->of = param;
+  if (kva_is_part(param, g)) kva_make_part(b->m, s, param->whole ? param->whole : param->type, o->mesh.data);
   return s;
 }
 
@@ -60,17 +65,25 @@ static kva_value *count(kva_builder *b, kva_state *counter) {
   return next;
 }
 
-/* sqrt(sum over all gradients of the sum of squares), in float. */
-static kva_value *global_norm(kva_builder *b, kva_value **grads, uint32_t n) {
+/* The sum of squares over all gradients that are parts, or over all others, in float; NULL: there are none. */
+static kva_value *sum_of_squares(kva_builder *b, kva_value **grads, uint32_t n, bool parts) {
   kva_value *total = NULL;
   for (uint32_t i = 0; i < n; i++) {
-    if (!grads[i]) continue;
+    if (!grads[i] || kva_is_part(b->m->states.data[i], grads[i]) != parts) continue;
     kva_value *g = kva_cast(b, grads[i], KVA_F32);
     int64_t axes[KVA_MAX_RANK];
     for (uint32_t d = 0; d < g->type->rank; d++) axes[d] = d;
     kva_value *square = kva_reduce(b, KVA_OP_reduce_sum, kva_mul(b, g, g), g->type->rank, axes, false);
     total = total ? kva_add(b, total, square) : square;
   }
+  return total;
+}
+
+/* sqrt(sum over all gradients of the sum of squares). */
+static kva_value *global_norm(kva_builder *b, kva_value **grads, uint32_t n, const kva_pass_options *o) {
+  kva_value *whole = sum_of_squares(b, grads, n, false), *parts = sum_of_squares(b, grads, n, true);
+  if (parts) parts = kva_build(b, KVA_OP_all_reduce, 1, &parts, &(kva_all_reduce_attrs){.parts = o->mesh.data});
+  kva_value *total = whole && parts ? kva_add(b, whole, parts) : parts ? parts : whole;
   return total ? kva_build1(b, KVA_OP_sqrt, total) : NULL;
 }
 
@@ -93,6 +106,7 @@ typedef struct update {
   kva_builder *b;
   const kva_train_spec *spec;
   const kva_op_info *op;
+  const kva_pass_options *options;
   kva_value *lr, *step;
   kva_value *decay; /* NULL: a constant of the operators */
 } update;
@@ -114,12 +128,14 @@ static void update_parameter(update *u, kva_state *p, kva_value *g) {
   enum { MAX_MOMENTS = sizeof u->op->moments / sizeof *u->op->moments };
   kva_state *moments[MAX_MOMENTS];
   kva_value *parameter = read_state(u->b, p);
+  bool gathers = !p->whole && kva_is_part(p, g);
+  if (gathers) parameter = kva_own_part(u->b, parameter, u->options->mesh.data);
   decay(u, p, &parameter, &g);
   kva_value *operands[MAX_MOMENTS + 4] = {parameter, g};
   uint32_t n_moments = (uint32_t)u->op->n_results - 1, n = KVA_UPDATE_MOMENTS;
   KVA_ASSERT(n_moments <= MAX_MOMENTS);
   for (uint32_t i = 0; i < n_moments; i++) {
-    moments[i] = parameter_state(u->b, p, u->op->moments[i], KVA_STATE_MOMENT);
+    moments[i] = parameter_state(u->b, p, g, u->op->moments[i], KVA_STATE_MOMENT, u->options);
     operands[n++] = read_state(u->b, moments[i]);
   }
   operands[n++] = kva_cast(u->b, u->lr, p->type->dtype);
@@ -128,7 +144,8 @@ static void update_parameter(update *u, kva_state *p, kva_value *g) {
   void *attrs = kva_optimizer_attrs(u->b->m->arena, u->op, u->spec, constant);
   kva_node *node = kva_build_node(u->b, (kva_op_id)u->op->id, n, operands, 1 + n_moments, attrs);
   if (u->b->failed) return;
-  write_state(u->b, p, &node->results[0]);
+  kva_value *updated = &node->results[0];
+  write_state(u->b, p, gathers ? kva_all_gather(u->b, updated, p->type, u->options->mesh.data) : updated);
   for (uint32_t i = 0; i < n_moments; i++) write_state(u->b, moments[i], &node->results[1 + i]);
 }
 
@@ -198,11 +215,11 @@ static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_va
                      kva_optimizer_list(m->arena));
   kva_builder b = kva_builder_before(m, f->graph->last);
   kva_value *scale = NULL, *norm = NULL;
-  if (spec->clip > 0 && (norm = global_norm(&b, grads, n)))
+  if (spec->clip > 0 && (norm = global_norm(&b, grads, n, options)))
     scale = clip_scale(&b, norm, setting(&b, options, "train.clip", spec->clip));
 
   kva_value *step = kva_add(&b, read_state(&b, counter_state(&b, "train.step")), kva_const_scalar(&b, KVA_I64, 1));
-  update u = {.b = &b, .spec = spec, .op = op, .lr = lr, .step = step};
+  update u = {.b = &b, .spec = spec, .op = op, .options = options, .lr = lr, .step = step};
   if (options->adjustable && spec->weight_decay > 0)
     u.decay = setting(&b, options, "train.weight_decay", spec->weight_decay);
   bool any = false;
@@ -235,12 +252,14 @@ static kva_status run_autodiff(kva_module *m, kva_function *f, kva_value *loss, 
 }
 
 /* By way of the harness, too: gradients, loss and metrics become those of all processes of the mesh. grads NULL: the
- * function has none. */
-static kva_status run_shard(kva_module *m, kva_function *f, const kva_pass_options *options, kva_value **grads) {
+ * function has none to sum. */
+static kva_status run_shard(kva_module *m, kva_function *f, const kva_pass_options *options, kva_value **grads,
+                            bool only_parts) {
   kva_pass_options o = *options;
   bool changed = false;
   if (options->mesh.data <= 1) return KVA_OK;
   o.gradients = &(kva_gradients){.function = f, .of = grads};
+  o.only_parts = only_parts;
   return kva_run_pass(m, KVA_PASS_shard, &o, &changed);
 }
 
@@ -274,7 +293,7 @@ static kva_status make_whole_step(kva_module *m, const kva_function *loss, const
   (void)counter_state(&b, "train.step");
   if (b.failed) return KVA_INVALID;
   KVA_TRY(make_gradients(m, loss, "train_step", "lr", "train.step", options, &f, &lr, grads));
-  KVA_TRY(run_shard(m, f, options, grads));
+  KVA_TRY(run_shard(m, f, options, grads, false));
   b = kva_builder_before(m, f->graph->last);
   for (uint32_t i = 0; i < n && options->mesh.data > 1; i++)
     if (grads[i]) grads[i] = kva_mul(&b, grads[i], kva_scalar_like(&b, grads[i], 1 / (double)options->mesh.data));
@@ -287,12 +306,12 @@ static kva_status make_gradient_step(kva_module *m, const kva_function *loss, co
   kva_function *f;
   kva_value *first, **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 3);
   KVA_TRY(make_gradients(m, loss, "grad_step", "first", "train.pass", options, &f, &first, grads));
-  KVA_TRY(run_shard(m, f, options, NULL));
+  KVA_TRY(run_shard(m, f, options, options->mesh.zero > 1 ? grads : NULL, true));
   kva_builder b = kva_builder_before(m, f->graph->last);
   kva_value *is_first = kva_build2(&b, KVA_OP_less_equal, kva_const_scalar(&b, KVA_F32, 0.5), first);
   for (uint32_t i = 0; i < n && !b.failed; i++) {
     if (!grads[i]) continue;
-    kva_state *sum = parameter_state(&b, m->states.data[i], "grad", KVA_STATE_CACHE);
+    kva_state *sum = parameter_state(&b, m->states.data[i], grads[i], "grad", KVA_STATE_CACHE, options);
     write_state(&b, sum, kva_build3(&b, KVA_OP_where, is_first, grads[i], kva_add(&b, read_state(&b, sum), grads[i])));
   }
   if (has_dropout(loss->graph)) (void)count(&b, counter_state(&b, "train.pass"));
@@ -313,7 +332,7 @@ static kva_status make_apply_step(kva_module *m, uint32_t n, const kva_pass_opti
     grads[i] = read_state(&b, sum);
   }
   if (b.failed) return KVA_INVALID;
-  KVA_TRY(run_shard(m, f, options, grads));
+  KVA_TRY(run_shard(m, f, options, grads, false));
   for (uint32_t i = 0; i < n; i++)
     if (grads[i]) grads[i] = kva_mul(&b, grads[i], kva_cast(&b, scale, grads[i]->type->dtype));
   return b.failed ? KVA_INVALID : add_updates(m, f, n, grads, lr, options);
@@ -337,6 +356,7 @@ kva_status kva_add_training(kva_module *m, const kva_pass_options *options, bool
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
   uint32_t n = m->train->first_state = m->states.len;
   set_roles(m, loss);
+  KVA_TRY(kva_shard_parameters(m, options));
   bool whole = options->train != KVA_TRAIN_MICRO_BATCHES && !draws_per_process(loss, options);
   if (whole) KVA_TRY(make_whole_step(m, loss, options));
   if (!whole || options->train != KVA_TRAIN_WHOLE) {

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 8u
+#define KVA_ABI_VERSION 9u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -89,10 +89,14 @@ typedef struct kva_host_desc {
   const char *name;
 } kva_host_desc;
 
-/* KVA_CALL_ALL_REDUCE: tensors, then the sum of each over the processes of a run. */
-typedef struct kva_all_reduce_desc {
-  int32_t parts; /* processes that the program was compiled for; 1: the sums are copies */
-} kva_all_reduce_desc;
+/* What processes of a run exchange. Parts of a tensor are those of kva_part_elements; a part is a vector.
+ *   KVA_CALL_ALL_REDUCE: tensors, then the sum of each over the processes.
+ *   KVA_CALL_REDUCE_SCATTER: a tensor, then this process's part of the sum.
+ *   KVA_CALL_ALL_GATHER: this process's part of a tensor, then the tensor.
+ *   KVA_CALL_OWN_PART: a tensor that is equal in all processes, then this one's part; nothing is sent. */
+typedef struct kva_exchange_desc {
+  int32_t parts; /* processes that the program was compiled for; 1: results are copies */
+} kva_exchange_desc;
 
 /* KVA_CALL_CHECK_INDICES: arguments indices, limits, the indices again. limits: int64, low and high of each extent; the
  * last dimension of the indices numbers the extents if there are several. */
@@ -257,14 +261,24 @@ typedef struct kva_state_desc {
   int32_t role; /* kva_state_role */
   int32_t dtype;
   int32_t rank;
-  int32_t init; /* kva_state_init */
-  int32_t of;   /* ONE_MINUS, COPY: state index; moments: their parameter; else -1 */
-  int32_t reserved;
+  int32_t init;  /* kva_state_init */
+  int32_t of;    /* ONE_MINUS, COPY: state index; moments: their parameter; else -1 */
+  int32_t parts; /* processes that hold a part of it each (kva_part_elements), a vector; 0: every process has it */
   double init_a, init_b;
   int64_t dims[KVA_ABI_MAX_RANK]; /* states have constant shapes */
   int64_t bytes;
-  const void *data;
+  const void *data;                /* of the whole state */
+  int64_t whole[KVA_ABI_MAX_RANK]; /* with parts: the shape that the parts are of */
+  int32_t whole_rank, reserved;
 } kva_state_desc;
+
+/* Elements of the state, of all parts together. */
+static inline int64_t kva_state_elements(const kva_state_desc *s) {
+  const int64_t *dims = s->parts ? s->whole : s->dims;
+  int64_t n = 1;
+  for (int32_t i = 0; i < (s->parts ? s->whole_rank : s->rank); i++) n *= dims[i];
+  return n;
+}
 
 /* Form of an artefact's kernels. An artefact may have several; a device takes the first that it can run. */
 typedef enum kva_code_format {
@@ -301,7 +315,7 @@ _Static_assert(sizeof(kva_step_desc) == 64, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_host_desc) == 8, "abi");
 _Static_assert(sizeof(kva_external_desc) == 24, "abi");
-_Static_assert(sizeof(kva_all_reduce_desc) == 4, "abi");
+_Static_assert(sizeof(kva_exchange_desc) == 4, "abi");
 _Static_assert(sizeof(kva_branch_desc) == 24, "abi");
 _Static_assert(sizeof(kva_loop_desc) == 24, "abi");
 _Static_assert(sizeof(kva_bind_desc) == 24, "abi");
@@ -309,7 +323,7 @@ _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_condition) == 40, "abi");
 _Static_assert(sizeof(kva_program) == 96, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
-_Static_assert(sizeof(kva_state_desc) == 128, "abi");
+_Static_assert(sizeof(kva_state_desc) == 200, "abi");
 _Static_assert(sizeof(kva_code) == 32, "abi");
 _Static_assert(sizeof(kva_artifact) == 88, "abi");
 

@@ -26,13 +26,22 @@ static int64_t count_elements(int32_t rank, const int64_t *dims) {
   return n;
 }
 
+/* A part is a vector of as many elements as the parts of the whole have. */
+static kva_status check_parts(const checker *c, const kva_state_desc *s) {
+  bool fine = s->parts > 0 && s->rank == 1 && s->whole_rank >= 0 && s->whole_rank <= KVA_ABI_MAX_RANK &&
+              kva_dtype_bits((kva_dtype)s->dtype) >= 8;
+  int64_t n = fine ? count_elements(s->whole_rank, s->whole) : -1;
+  if (n >= 0 && n <= INT64_MAX / 64 && kva_part_elements(n, s->parts) == s->dims[0]) return KVA_OK;
+  return FAULT(c, "state '%s' is no part of %d of its shape", s->name, s->parts);
+}
+
 static kva_status check_source(const checker *c, int32_t index) {
   const kva_state_desc *s = &c->a->states[index];
   if (s->of < 0 || s->of >= c->a->n_states)
     return FAULT(c, "state '%s' is initialised from state %d of %d", s->name, s->of, c->a->n_states);
   const kva_state_desc *source = &c->a->states[s->of];
   if (!is_dtype(source->dtype) || source->rank < 0 || source->rank > KVA_ABI_MAX_RANK ||
-      count_elements(source->rank, source->dims) != count_elements(s->rank, s->dims))
+      count_elements(source->rank, source->dims) != count_elements(s->rank, s->dims) || source->parts != s->parts)
     return FAULT(c, "state '%s' is initialised from a state of another size", s->name);
   int32_t at = index;
   for (int32_t hops = 0; kva_state_has_source(&c->a->states[at]); hops++) {
@@ -53,6 +62,7 @@ static kva_status check_state(const checker *c, int32_t index) {
   int64_t n = count_elements(s->rank, s->dims), bytes;
   if (n < 0 || !kva_dtype_bytes((kva_dtype)s->dtype, n, &bytes) || bytes != s->bytes)
     return FAULT(c, "state '%s' has %lld bytes, which is not what its shape needs", s->name, (long long)s->bytes);
+  if (s->parts) KVA_TRY(check_parts(c, s));
   if (s->init < KVA_STATE_INIT_CONSTANT || s->init > KVA_STATE_INIT_COPY)
     return FAULT(c, "state '%s' has initialiser %d", s->name, s->init);
   if (s->init == KVA_STATE_INIT_DATA && n > 0 && !s->data)

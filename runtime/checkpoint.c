@@ -40,10 +40,11 @@ uint64_t kva_model_hash(const kva_artifact *a) {
   for (int32_t i = 0; i < a->n_states; i++) {
     const kva_state_desc *d = &a->states[i];
     if (!is_saved(a, i)) continue;
-    const int64_t numbers[3] = {d->role, d->dtype, d->rank};
+    int32_t rank = d->parts ? d->whole_rank : d->rank;
+    const int64_t numbers[3] = {d->role, d->dtype, rank}, *dims = d->parts ? d->whole : d->dims;
     hash = kva_hash(hash, d->name, strlen(d->name) + 1);
     hash = kva_hash(hash, numbers, sizeof numbers);
-    hash = kva_hash(hash, d->dims, (size_t)d->rank * sizeof *d->dims);
+    hash = kva_hash(hash, dims, (size_t)rank * sizeof *dims);
   }
   return hash;
 }
@@ -158,7 +159,7 @@ static kva_status collect(kva_session *s, kva_diag *diag, kva_named_tensor *tens
   int64_t n = 0;
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor t;
-    const kva_state_desc *d = kva_session_state_desc(s, i, &t);
+    const kva_state_desc *d = kva_session_whole_state(s, i, &t);
     if (!is_saved(kva_session_artifact(s), i)) continue;
     if (!t.data && d->bytes) return kva_fail(diag, KVA_IO, NULL, "cannot read state '%s' from the device", d->name);
     tensors[n++] = (kva_named_tensor){d->name, t};
@@ -228,9 +229,9 @@ static kva_status wrong_type(const kva_loc *loc, const char *name, const kva_ten
   return status;
 }
 
-static const kva_state_desc *find_state(kva_session *s, const char *name) {
+static const kva_state_desc *find_state(kva_session *s, const char *name, kva_tensor *out) {
   for (int i = 0; i < kva_session_state_count(s); i++) {
-    const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
+    const kva_state_desc *d = kva_session_whole_state(s, i, out);
     if (is_saved(kva_session_artifact(s), i) && !strcmp(d->name, name)) return d;
   }
   return NULL;
@@ -240,7 +241,7 @@ static const kva_state_desc *find_state(kva_session *s, const char *name) {
 static kva_status match(const kva_safetensors *f, kva_session *s, const kva_loc *loc, kva_diag *diag) {
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor own, found;
-    const kva_state_desc *d = kva_session_state_desc(s, i, &own);
+    const kva_state_desc *d = kva_session_whole_state(s, i, &own);
     if (!is_saved(kva_session_artifact(s), i)) continue;
     if (!kva_safetensors_find(f, d->name, &found))
       return kva_error(diag, loc, "is a checkpoint of another model: it has no tensor '%s'", d->name);
@@ -248,7 +249,8 @@ static kva_status match(const kva_safetensors *f, kva_session *s, const kva_loc 
   }
   for (int64_t i = 0; i < kva_safetensors_count(f); i++) {
     const char *name = kva_safetensors_at(f, i, NULL);
-    if (!find_state(s, name))
+    kva_tensor own;
+    if (!find_state(s, name, &own))
       return kva_error(diag, loc, "is a checkpoint of another model: this one has no tensor '%.200s'", name);
   }
   return KVA_OK;
@@ -296,7 +298,8 @@ static kva_status take(const kva_safetensors *f, kva_session *s, const kva_loc *
   for (int64_t i = 0; i < kva_safetensors_count(f); i++) {
     kva_tensor from, to;
     const char *name = kva_safetensors_at(f, i, &from);
-    if (!kva_session_state(s, name, &to)) return kva_fail(diag, KVA_IO, loc, "cannot write state '%s'", name);
+    if (!find_state(s, name, &to) || (!to.data && kva_tensor_bytes(&to)))
+      return kva_fail(diag, KVA_IO, loc, "cannot write state '%s'", name);
     if (kva_tensor_bytes(&to)) memcpy(to.data, from.data, (size_t)kva_tensor_bytes(&to));
   }
   return KVA_OK;

@@ -258,10 +258,24 @@ static void equal_parts(kva_comm *c, int64_t bytes) {
   }
 }
 
-/* Bytes [at, at + piece) of each rank's part of x, `bytes` long, arrive in the buffer, one after the other. */
-static kva_status exchange_piece(kva_comm *c, int64_t bytes, int64_t at, int64_t piece, const char *x) {
-  equal_parts(c, piece);
-  for (int r = 0; r < c->size; r++) memcpy(c->out + r * piece, x + r * bytes + at, (size_t)piece);
+/* Bytes that rank r's part of a tensor has from byte `at` of the part on, `piece` at most. Parts are `part` bytes long,
+ * but for what lies beyond the tensor's `total` bytes. */
+static int64_t piece_of(int r, int64_t part, int64_t total, int64_t at, int64_t piece) {
+  int64_t rest = kva_part_filled(total, part, r) - at;
+  return rest < 0 ? 0 : rest < piece ? rest : piece;
+}
+
+/* Bytes [at, at + piece) of each rank's part of x arrive in the buffer, one after the other. */
+static kva_status exchange_piece(kva_comm *c, int64_t part, int64_t total, int64_t at, int64_t piece, const char *x) {
+  int64_t own = piece_of(c->rank, part, total, at, piece);
+  for (int r = 0; r < c->size; r++) {
+    int64_t n = piece_of(r, part, total, at, piece);
+    c->n_out[r] = (int)n;
+    c->at_out[r] = (int)(r * piece);
+    c->n_in[r] = (int)own;
+    c->at_in[r] = (int)(r * own);
+    if (n) memcpy(c->out + r * piece, x + r * part + at, (size_t)n);
+  }
   return exchange(c, c->out, c->in);
 }
 
@@ -270,13 +284,15 @@ static int64_t share_of(const kva_comm *c) {
   return BUFFER / c->size / 8 * 8;
 }
 
-kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y) {
+kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, int64_t total, const void *x, void *y) {
   KVA_TRY(check_type(c, dtype));
-  int64_t width = kva_dtype_bits(dtype) / 8, most = share_of(c) / width;
-  for (int64_t at = 0; at < n; at += most) {
-    int64_t piece = n - at < most ? n - at : most;
-    KVA_TRY(exchange_piece(c, n * width, at * width, piece * width, x));
-    sum_ranks(dtype, c->size, piece, c->in, (char *)y + at * width);
+  int64_t width = kva_dtype_bits(dtype) / 8, most = share_of(c), part = n * width;
+  for (int64_t at = 0; at < part; at += most) {
+    int64_t piece = part - at < most ? part - at : most;
+    int64_t own = piece_of(c->rank, part, total * width, at, piece);
+    KVA_TRY(exchange_piece(c, part, total * width, at, piece, x));
+    sum_ranks(dtype, c->size, own / width, c->in, (char *)y + at);
+    memset((char *)y + at + own, 0, (size_t)(piece - own));
   }
   return KVA_OK;
 }
@@ -284,19 +300,22 @@ kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, cons
 kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *y) {
   for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
     int64_t piece = bytes - at < most ? bytes - at : most;
-    KVA_TRY(exchange_piece(c, bytes, at, piece, x));
+    KVA_TRY(exchange_piece(c, bytes, bytes * c->size, at, piece, x));
     for (int r = 0; r < c->size; r++) memcpy((char *)y + r * bytes + at, c->in + r * piece, (size_t)piece);
   }
   return KVA_OK;
 }
 
-kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, const void *x, void *y) {
+kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, int64_t total, const void *x, void *y) {
   for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
     int64_t piece = bytes - at < most ? bytes - at : most;
     equal_parts(c, piece);
     memcpy(c->in + c->rank * piece, (const char *)x + at, (size_t)piece);
     KVA_TRY(spread(c, c->in));
-    for (int r = 0; r < c->size; r++) memcpy((char *)y + r * bytes + at, c->in + r * piece, (size_t)piece);
+    for (int r = 0; r < c->size; r++) {
+      int64_t n = piece_of(r, bytes, total, at, piece);
+      if (n) memcpy((char *)y + r * bytes + at, c->in + r * piece, (size_t)n);
+    }
   }
   return KVA_OK;
 }

@@ -46,10 +46,13 @@ typedef struct kva_comm_pack {
 } kva_comm_pack;
 KVA_MUST_USE kva_status kva_comm_pack_add(kva_comm *c, kva_comm_pack *p, int64_t n, const void *x, void *y);
 KVA_MUST_USE kva_status kva_comm_pack_flush(kva_comm *c, kva_comm_pack *p);
-/* x has n elements for each rank; y[i] = the sum over ranks of element i of the part for this one. */
-KVA_MUST_USE kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y);
-/* y gets the `bytes` bytes of every rank's x, in order of ranks. */
-KVA_MUST_USE kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, const void *x, void *y);
+/* x has `total` elements, of which rank r's part are those from r n on; y[i] = the sum over ranks of element i of the
+ * part for this one. What parts have beyond the end of x is zero. A process sends what x has beside its own part. */
+KVA_MUST_USE kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, int64_t total, const void *x,
+                                                void *y);
+/* y gets the `bytes` bytes of every rank's x, in order of ranks, up to `total` bytes in all. A process sends its part
+ * to each of the others. */
+KVA_MUST_USE kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, int64_t total, const void *x, void *y);
 /* x has `bytes` bytes for each rank; y gets those that each rank has for this one, in order of ranks. */
 KVA_MUST_USE kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *y);
 /* All get root's data. */

@@ -27,7 +27,8 @@ static int first_rank(const kva_comm *c, const int64_t *numbers, bool (*fits)(in
 /* Every rank's number, in order; NULL: a failure. The caller frees it. */
 static int64_t *gather(kva_comm *c, int64_t number) {
   int64_t *all = malloc((size_t)kva_comm_size(c) * sizeof *all);
-  if (all && kva_comm_all_gather(c, (int64_t)sizeof number, &number, all) == KVA_OK) return all;
+  int64_t bytes = (int64_t)sizeof number;
+  if (all && kva_comm_all_gather(c, bytes, bytes * kva_comm_size(c), &number, all) == KVA_OK) return all;
   free(all);
   return NULL;
 }

@@ -256,8 +256,9 @@ KVA_MUST_USE kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_d
 KVA_MUST_USE kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag);
 
 /* For sessions with several processes, of which all call: share gives all the states and the position of rank 0, after
- * it alone loaded a checkpoint; compare fails where a state is not the same in all, and names it. In one process both
- * do nothing. */
+ * it alone loaded a checkpoint; compare fails where a state is not the same in all, and names it; gather gives rank 0,
+ * before it saves a checkpoint, what each process has a part of. In one process they do nothing. */
+KVA_MUST_USE kva_status kva_trainer_gather(kva_trainer *t, kva_diag *diag);
 KVA_MUST_USE kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag);
 KVA_MUST_USE kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag);
 

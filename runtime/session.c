@@ -92,7 +92,8 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
 
 static bool borrows(const kva_session *s, int32_t index) {
   return s->options.borrow_states && s->device->class->host_memory &&
-         s->artifact->states[index].init == KVA_STATE_INIT_DATA && !kva_state_is_written(s->artifact, index);
+         s->artifact->states[index].init == KVA_STATE_INIT_DATA && !s->artifact->states[index].parts &&
+         !kva_state_is_written(s->artifact, index);
 }
 
 static void lend_state(kva_session *s, int32_t index, int64_t offset) {
@@ -216,6 +217,7 @@ void kva_session_destroy(kva_session *s) {
   kva_block_destroy(&s->state_memory);
   kva_block_destroy(&s->staging);
   const kva_allocator *allocator = s->options.allocator;
+  kva_session_drop_whole(s);
   kva_release(allocator, s->programs);
   kva_release(allocator, s->states);
   kva_weights_destroy(s->weights);

@@ -61,6 +61,7 @@ struct kva_session {
   kva_device *device;
   kva_block state_memory; /* in host memory */
   kva_tensor *states;
+  void **whole;            /* by state, of those in parts: memory for all parts; NULL: there is none */
   kva_block device_states; /* copies on a device with its own memory */
   bool host_states;        /* then: state_memory may be newer */
   bool states_lent;        /* a caller may have written states since the last run, whose copies are older then */
@@ -142,10 +143,24 @@ bool kva_outputs_finite(const kva_program_state *sp);
  * all call it, and get the same report. */
 void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out);
 
-/* ---- call_all_reduce.c ------------------------------------------------------------------------------------------- */
+/* ---- state_parts.c: states that each process of a run has a part of, whole, for checkpoints ---------------------- */
+
+/* As kva_session_state_desc, with the whole tensor of a state in parts: data is NULL where the session does not hold
+ * it. */
+const kva_state_desc *kva_session_whole_state(kva_session *s, int i, kva_tensor *out_tensor);
+/* Memory for the whole tensors of all states in parts, until kva_session_drop_whole. */
+KVA_MUST_USE kva_status kva_session_hold_whole(kva_session *s, kva_diag *diag);
+void kva_session_drop_whole(kva_session *s);
+/* Collective. gather: rank 0 holds whole tensors, made of all parts. scatter: all get their parts of what rank 0 holds,
+ * if it does, and drops. Agreed. */
+KVA_MUST_USE kva_status kva_session_gather_whole(kva_session *s, kva_diag *diag);
+KVA_MUST_USE kva_status kva_session_scatter_whole(kva_session *s, kva_diag *diag);
+
+/* ---- call_exchange.c --------------------------------------------------------------------------------------------- */
 
 /* Whether a step exchanges data with the other processes of the run, which must all come to it. */
 bool kva_step_is_collective(const kva_step_desc *s);
+bool kva_program_is_collective(const kva_program *p);
 
 /* ---- transfer.c: devices with their own memory ------------------------------------------------------------------- */
 

@@ -7,7 +7,9 @@
  *   uniform  a + (b - a) u
  *   normal   Box-Muller on words (0, 1) and (2, 3): a sqrt(-2 ln u0) cos(2 pi u1), a sqrt(-2 ln u0) sin(2 pi u1)
  *
+ * Of a state in parts every process draws its own part, whose elements beyond the end of the state stay zero.
  * Groups of four also prevent two threads from writing one byte of packed 4- and 2-bit types. */
+#include "runtime/comm.h"
 #include "runtime/session.h"
 
 #include <math.h>
@@ -19,6 +21,7 @@ typedef struct filler {
   kva_dtype dtype;
   void *data;
   int64_t elements;
+  int64_t first; /* group of element 0: 0, or where this process's part begins */
   uint64_t key;
   const kva_tensor *source; /* ONE_MINUS, COPY */
 } filler;
@@ -35,7 +38,7 @@ static double load(const kva_tensor *t, int64_t i) {
 }
 
 static void draw_normal(const filler *f, int64_t group, double *v) {
-  kva_philox r = kva_philox4x32((uint64_t)group, 0, f->key);
+  kva_philox r = kva_philox4x32((uint64_t)(f->first + group), 0, f->key);
   for (int i = 0; i < GROUP; i += 2) {
     double radius = f->desc->init_a * sqrt(-2 * log(kva_uniform01(r.v[i])));
     double angle = 2 * M_PI * kva_uniform01(r.v[i + 1]);
@@ -45,7 +48,7 @@ static void draw_normal(const filler *f, int64_t group, double *v) {
 }
 
 static void draw_uniform(const filler *f, int64_t group, double *v) {
-  kva_philox r = kva_philox4x32((uint64_t)group, 0, f->key);
+  kva_philox r = kva_philox4x32((uint64_t)(f->first + group), 0, f->key);
   for (int i = 0; i < GROUP; i++) v[i] = f->desc->init_a + (f->desc->init_b - f->desc->init_a) * kva_uniform01(r.v[i]);
 }
 
@@ -88,25 +91,28 @@ static void fill_items(void *ctx, int64_t begin, int64_t end) {
   for (int64_t g = begin * GROUPS_PER_ITEM; g < last; g++) fill_group(f, g);
 }
 
-static int64_t element_count(const kva_state_desc *d) {
-  int64_t n = 1;
-  for (int32_t i = 0; i < d->rank; i++) n *= d->dims[i];
-  return n;
-}
-
 /* Zero needs no work: a session's memory comes zeroed from the operating system. */
 static void initialise(kva_session *s, int32_t index) {
   const kva_state_desc *d = &s->artifact->states[index];
   bool zero = d->role == KVA_ROLE_MOMENT || (d->init == KVA_STATE_INIT_CONSTANT && d->init_a == 0);
   if (zero || d->bytes == 0) return;
+  int64_t n = kva_state_elements(d), first = 0;
+  if (d->parts) {
+    first = kva_comm_rank(s->options.comm) * d->dims[0];
+    n = kva_part_filled(n, d->dims[0], kva_comm_rank(s->options.comm));
+  }
   if (d->init == KVA_STATE_INIT_DATA) {
-    if (s->states[index].data != d->data) memcpy(s->states[index].data, d->data, (size_t)d->bytes);
+    int64_t width = kva_dtype_bits((kva_dtype)d->dtype) / 8, bytes = d->parts ? n * width : d->bytes;
+    const char *from = (const char *)d->data + (d->parts ? first * width : 0);
+    if (s->states[index].data != d->data && bytes) memcpy(s->states[index].data, from, (size_t)bytes);
     return;
   }
+  if (!n) return;
   filler f = {.desc = d,
               .dtype = (kva_dtype)d->dtype,
               .data = s->states[index].data,
-              .elements = element_count(d),
+              .elements = n,
+              .first = first / GROUP,
               .key = kva_hash(kva_hash(0, &s->options.seed, sizeof s->options.seed), d->name, strlen(d->name)),
               .source = kva_state_has_source(d) ? &s->states[d->of] : NULL};
   kva_pool_run(s->pool, (f.elements + GROUP * GROUPS_PER_ITEM - 1) / (GROUP * GROUPS_PER_ITEM), fill_items, &f);

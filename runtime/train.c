@@ -228,17 +228,21 @@ static kva_status need_evaluation(kva_trainer *t, kva_diag *diag) {
   return kva_train_call_create(t, "eval", 0, t->options.micro_batch, 1, diag, &t->eval);
 }
 
-/* Evaluations always use the same batches, so that they compare. Each process takes every n-th of them. */
+static kva_status evaluate_batch(kva_trainer *t, int64_t i, kva_diag *diag) {
+  KVA_TRY(fill(t, &t->eval, i, true, diag));
+  return kva_train_call_run(t, &t->eval, 0, false, diag);
+}
+
+/* Evaluations always use the same batches, so that they compare. Each process takes every n-th of them. Where
+ * evaluations gather parameters, all must run equally many: who has one less runs one that does not count. */
 kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event) {
   int64_t n = t->options.eval_batches;
   if (n < 1) return kva_error(diag, NULL, "an evaluation needs at least one batch, found %lld", (long long)n);
   KVA_TRY(need_evaluation(t, diag));
-  kva_train_call_clear(&t->eval);
   int64_t rank = kva_comm_rank(kva_train_comm(t)), size = kva_comm_size(kva_train_comm(t));
-  for (int64_t i = rank; i < n; i += size) {
-    KVA_TRY(fill(t, &t->eval, i, true, diag));
-    KVA_TRY(kva_train_call_run(t, &t->eval, 0, false, diag));
-  }
+  if (n % size && rank >= n % size && kva_program_is_collective(t->eval.p)) KVA_TRY(evaluate_batch(t, 0, diag));
+  kva_train_call_clear(&t->eval);
+  for (int64_t i = rank; i < n; i += size) KVA_TRY(evaluate_batch(t, i, diag));
   KVA_TRY(kva_train_sum(t, t->eval.p->n_outputs, t->eval.values, diag));
   for (int32_t i = 0; i < t->eval.p->n_outputs; i++) t->eval.values[i] /= (double)n;
   make_event(t, t->eval.p->n_outputs, t->eval.names, t->eval.values, true, out_event);
@@ -263,12 +267,17 @@ static kva_checkpoint describe(const kva_trainer *t) {
 
 kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_diag *diag) {
   kva_checkpoint c = describe(t);
-  return kva_checkpoint_write(path, t->s, &c, diag);
+  kva_status status = kva_checkpoint_write(path, t->s, &c, diag);
+  kva_session_drop_whole(t->s);
+  return status;
 }
 
 kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag) {
   kva_checkpoint found, own = describe(t);
-  KVA_TRY(kva_checkpoint_read(path, t->s, diag, &found));
+  KVA_TRY(kva_session_hold_whole(t->s, diag));
+  kva_status status = kva_checkpoint_read(path, t->s, diag, &found);
+  if (status != KVA_OK) kva_session_drop_whole(t->s);
+  KVA_TRY(status);
   kva_checkpoint_compare(path, &found, &own, diag);
   t->done = found.step;
   t->options.seed = found.seed;

@@ -1,7 +1,7 @@
 /* Training in several processes. Each takes an equal part of every batch. Between steps all states are equal in all
- * processes: gradients are sums in order of ranks (passes/shard.c), and every process makes the same update. So a
- * checkpoint is rank 0's, and a run with one micro-batch in each of N processes has the bits of one process with N
- * micro-batches. */
+ * processes, but for those of which each has a part: gradients are sums in order of ranks (passes/shard.c), and every
+ * process makes the same update, or that of its part. So a checkpoint is rank 0's, who gathers parts, and a run with
+ * one micro-batch in each of N processes has the bits of one process with N micro-batches. */
 #include "runtime/train.h"
 
 #include "runtime/comm.h"
@@ -49,10 +49,11 @@ kva_status kva_train_sum(const kva_trainer *t, int32_t n, double *values, kva_di
   return status == KVA_OK ? KVA_OK : kva_fail(diag, status, NULL, "%s", kva_comm_error(c));
 }
 
+/* Whether the state is the same in all processes. */
 static bool is_shared(const kva_trainer *t, int i) {
   kva_tensor state;
-  int32_t role = kva_session_state_desc(t->s, i, &state)->role;
-  return role != KVA_ROLE_CACHE;
+  const kva_state_desc *d = kva_session_state_desc(t->s, i, &state);
+  return d->role != KVA_ROLE_CACHE && !d->parts;
 }
 
 kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag) {
@@ -66,9 +67,14 @@ kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag) {
     if (is_shared(t, i)) status = kva_comm_broadcast(c, 0, kva_tensor_bytes(&state), state.data);
   }
   if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_comm_error(c));
+  KVA_TRY(kva_session_scatter_whole(t->s, diag));
   t->done = position[0];
   t->options.seed = (uint64_t)position[1];
   return KVA_OK;
+}
+
+kva_status kva_trainer_gather(kva_trainer *t, kva_diag *diag) {
+  return kva_session_gather_whole(t->s, diag);
 }
 
 kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag) {

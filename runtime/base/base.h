@@ -4,6 +4,7 @@
 
 #include "runtime/base/dtype.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/parts.h"
 #include "runtime/base/platform.h"
 #include "runtime/base/status.h"
 

@@ -155,6 +155,7 @@ static kva_status save(run *r, kva_diag *diag) {
   int64_t step = kva_trainer_done(r->trainer);
   if (!r->o->checkpoint || r->saved == step) return KVA_OK;
   KVA_TRY(kva_trainer_compare(r->trainer, diag));
+  KVA_TRY(kva_trainer_gather(r->trainer, diag));
   kva_status status = r->writes ? write_checkpoint(r, step, diag) : KVA_OK;
   KVA_TRY(kva_comm_agree(r->o->comm, status, diag));
   r->saved = step;
@@ -172,7 +173,8 @@ static void save_best(run *r) {
   kva_diag *own = kva_diag_create();
   char *path = best_path(r);
   r->improved = false;
-  kva_status status = !path ? KVA_NO_MEMORY : r->writes ? kva_trainer_save(r->trainer, path, own) : KVA_OK;
+  kva_status status = kva_trainer_gather(r->trainer, own);
+  if (status == KVA_OK) status = !path ? KVA_NO_MEMORY : r->writes ? kva_trainer_save(r->trainer, path, own) : KVA_OK;
   if (kva_comm_agree(r->o->comm, status, own) != KVA_OK && r->writes) {
     kva_diag_print(own, stderr);
     fprintf(stderr, "the best state, of step %lld, is not saved; the run goes on\n",

@@ -245,10 +245,10 @@ static void test_pass(void **state) {
   { name, test_pass, NULL, NULL, name }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {PASS("dce"),       PASS("cse"),          PASS("fold"),          PASS("simplify"),
-                                     PASS("control"),   PASS("autodiff"),     PASS("train"),         PASS("precision"),
-                                     PASS("splat"),     PASS("copies"),       PASS("pack"),          PASS("split"),
-                                     PASS("fuse"),      PASS("fuse_library"), PASS("check_indices"), PASS("plan"),
-                                     PASS("split_gpu"), PASS("fuse_gpu"),     PASS("incremental")};
+  const struct CMUnitTest tests[] = {
+      PASS("dce"),      PASS("cse"),       PASS("fold"),      PASS("simplify"),     PASS("control"),
+      PASS("autodiff"), PASS("train"),     PASS("precision"), PASS("splat"),        PASS("copies"),
+      PASS("pack"),     PASS("split"),     PASS("fuse"),      PASS("fuse_library"), PASS("check_indices"),
+      PASS("plan"),     PASS("split_gpu"), PASS("fuse_gpu"),  PASS("incremental"),  PASS("gather_again")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,17 +12,29 @@ kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_
   return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
 }
 
+/* `name=number` at *at, behind which *at is then. */
+static bool take_axis(const char **at, const char *name, int64_t most, int64_t *out) {
+  size_t n = strlen(name);
+  if (strncmp(*at, name, n) != 0 || (*at)[n] < '0' || (*at)[n] > '9') return false;
+  char *end;
+  *out = strtoll(*at + n, &end, 10);
+  *at = end;
+  return *out >= 1 && *out <= most;
+}
+
 kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh) {
-  enum { MOST = 1 << 16 };
-  char *end = NULL;
-  *out_mesh = (kva_mesh){1};
+  enum { MOST = 1 << 16, STAGES = 3 };
+  const char *at = text;
+  *out_mesh = (kva_mesh){1, 0};
   if (!text) return KVA_OK;
   if (strncmp(text, "data=", 5) != 0)
     return kva_error(diag, NULL,
                      "--mesh %s: expected data=N; other axes (tensor, sequence, pipeline) are not there yet", text);
-  out_mesh->data = strtoll(text + 5, &end, 10);
-  if (end > text + 5 && !*end && out_mesh->data >= 1 && out_mesh->data <= MOST) return KVA_OK;
-  return kva_error(diag, NULL, "--mesh %s: expected data=N with N processes, 1 to %d", text, MOST);
+  if (!take_axis(&at, "data=", MOST, &out_mesh->data))
+    return kva_error(diag, NULL, "--mesh %s: expected data=N with N processes, 1 to %d", text, MOST);
+  if (!*at || (take_axis(&at, ",zero=", STAGES, &out_mesh->zero) && !*at)) return KVA_OK;
+  return kva_error(diag, NULL, "--mesh %s: expected data=N or data=N,zero=Z with Z of 1, 2 or 3, found '%s' behind it",
+                   text, at);
 }
 
 kva_target_options kva_target_named(const char *name) {

@@ -81,11 +81,11 @@ static void print_choice(const kva_target *target, const kva_plan_step *s, uint3
 }
 
 static kva_status print_exchange(kva_module *m, const kva_node *n, uint32_t number, FILE *out) {
-  int64_t summed, sent;
-  KVA_TRY(kva_exchanged_bytes(m, n, &summed, &sent));
-  if (summed)
+  kva_exchanged e;
+  KVA_TRY(kva_exchanged_bytes(m, n, &e));
+  if (e.sent)
     fprintf(out, "  %4u  %-18s %u tensors, %lld bytes; each process sends %lld\n", number, n->op->name, n->n_operands,
-            (long long)summed, (long long)sent);
+            (long long)(e.summed + e.gathered), (long long)e.sent);
   return KVA_OK;
 }
 

@@ -1,5 +1,6 @@
 /* Statistics of a plan: parameters, memory by category, floating-point operations, distinct kernels. */
 #include "tools/driver/summary.h"
+#include "ops/exchange.h"
 #include "ops/ids.h"
 #include "runtime/memory_plan.h"
 
@@ -37,28 +38,42 @@ kva_status kva_plan_peak(const kva_memory_plan *plan, const kva_plan_bytes *byte
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
 
-kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, int64_t *out_summed, int64_t *out_sent) {
-  *out_summed = *out_sent = 0;
-  if (!n || !kva_is(n, KVA_OP_all_reduce)) return KVA_OK;
+static kva_status bytes_of(kva_module *m, const kva_node *n, const kva_type *t, int64_t *out) {
+  int64_t elements;
+  if (kva_expr_eval(kva_type_elements(m, t), kva_assumed_extent, m, &elements) &&
+      kva_dtype_bytes(t->dtype, elements, out))
+    return KVA_OK;
+  return kva_error(m->diag, &n->loc, "kv.%s: a tensor has a size that does not fit 64 bits", n->op->name);
+}
+
+kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, kva_exchanged *out) {
+  *out = (kva_exchanged){0};
+  if (!n || !(n->op->traits & KVA_EXCHANGES)) return KVA_OK;
+  int64_t own, made, taken = 0, parts = kva_exchange_parts(n);
   for (uint32_t i = 0; i < n->n_operands; i++) {
-    const kva_type *t = kva_operand_type(n, i);
-    int64_t elements, bytes;
-    if (!kva_expr_eval(kva_type_elements(m, t), kva_assumed_extent, m, &elements) ||
-        !kva_dtype_bytes(t->dtype, elements, &bytes))
-      return kva_error(m->diag, &n->loc, "kv.all_reduce: operand %u has a size that does not fit 64 bits", i);
-    *out_summed += bytes;
+    KVA_TRY(bytes_of(m, n, kva_operand_type(n, i), &own));
+    taken += own;
   }
-  double parts = (double)((const kva_all_reduce_attrs *)n->attrs)->parts;
-  *out_sent = (int64_t)(2 * (parts - 1) / parts * (double)*out_summed);
+  KVA_TRY(bytes_of(m, n, n->results[0].type, &made));
+  if (kva_is(n, KVA_OP_own_part)) return KVA_OK;
+  if (kva_is(n, KVA_OP_all_gather)) {
+    *out = (kva_exchanged){.gathered = made, .sent = (parts - 1) * taken};
+    return KVA_OK;
+  }
+  bool scatters = kva_is(n, KVA_OP_reduce_scatter);
+  double all = (double)(parts - 1) / (double)parts * (double)taken;
+  *out =
+      (kva_exchanged){.summed = taken, .sent = scatters ? taken - (made < taken ? made : taken) : (int64_t)(2 * all)};
   return KVA_OK;
 }
 
 static kva_status count_exchanged(kva_module *m, const kva_memory_plan *plan, kva_summary *s) {
   for (uint32_t i = 0; i < plan->steps.len; i++) {
-    int64_t summed, sent;
-    KVA_TRY(kva_exchanged_bytes(m, plan->steps.data[i].node, &summed, &sent));
-    s->summed_bytes += summed;
-    s->sent_bytes += sent;
+    kva_exchanged e;
+    KVA_TRY(kva_exchanged_bytes(m, plan->steps.data[i].node, &e));
+    s->exchanged.summed += e.summed;
+    s->exchanged.gathered += e.gathered;
+    s->exchanged.sent += e.sent;
   }
   return KVA_OK;
 }
@@ -231,9 +246,10 @@ void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *
     if (i == TOTAL) print_recomputed(plan, out);
     print_bytes(out, all[i].title, all[i].bytes);
   }
-  if (!s->summed_bytes) return;
-  print_bytes(out, "summed over processes", s->summed_bytes);
-  print_bytes(out, "sent by each process", s->sent_bytes);
+  if (!s->exchanged.sent) return;
+  print_bytes(out, "summed over processes", s->exchanged.summed);
+  if (s->exchanged.gathered) print_bytes(out, "gathered from parts", s->exchanged.gathered);
+  print_bytes(out, "sent by each process", s->exchanged.sent);
 }
 
 void kva_summary_print_json(const kva_summary *s, FILE *out) {
@@ -246,7 +262,9 @@ void kva_summary_print_json(const kva_summary *s, FILE *out) {
           (long long)s->distinct_kernels);
   for (int i = 0; i < N_CATEGORIES; i++)
     fprintf(out, "%s\"%s\": %lld", i ? ", " : "", all[i].key, (long long)all[i].bytes);
-  if (s->summed_bytes)
-    fprintf(out, ", \"summed\": %lld, \"sent\": %lld", (long long)s->summed_bytes, (long long)s->sent_bytes);
+  const kva_exchanged *e = &s->exchanged;
+  if (e->sent)
+    fprintf(out, ", \"summed\": %lld, \"gathered\": %lld, \"sent\": %lld", (long long)e->summed, (long long)e->gathered,
+            (long long)e->sent);
   fprintf(out, "}}");
 }

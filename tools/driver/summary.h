@@ -4,6 +4,13 @@
 
 #include "tools/driver/driver.h"
 
+/* Bytes that a process exchanges with the others of a mesh. */
+typedef struct kva_exchanged {
+  int64_t summed;   /* of tensors that are added up */
+  int64_t gathered; /* of tensors that are made of the processes' parts */
+  int64_t sent;     /* by process 0, for both */
+} kva_exchanged;
+
 /* Symbols have the extents of kva_assumed_extent. */
 typedef struct kva_summary {
   kva_plan_bytes bytes;     /* without `of` */
@@ -12,7 +19,7 @@ typedef struct kva_summary {
   double contraction_flops; /* per call: matrix products, convolutions, attention (a multiply-add counts as two) */
   int64_t tokens;           /* elements of input 0 if that is an integer tensor, else 0 */
   int64_t steps, distinct_kernels;
-  int64_t summed_bytes, sent_bytes; /* of sums over the processes of a mesh */
+  kva_exchanged exchanged;
 } kva_summary;
 
 KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, kva_summary *out_summary);
@@ -21,8 +28,8 @@ KVA_MUST_USE kva_status kva_plan_peak(const kva_memory_plan *plan, const kva_pla
                                       int64_t *out_bytes);
 /* contraction_flops of one step of the plan; 0 for steps without a contraction. */
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step);
-/* What a node adds up over the processes of a mesh, and what one of them sends for it; 0 for other nodes. */
-KVA_MUST_USE kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, int64_t *out_summed, int64_t *out_sent);
+/* What a node exchanges; 0 for other nodes. */
+KVA_MUST_USE kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, kva_exchanged *out);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *out);
 /* The same as a JSON object: parameters, contraction_flops, tokens, steps, distinct_kernels, bytes by category. */
 void kva_summary_print_json(const kva_summary *s, FILE *out);

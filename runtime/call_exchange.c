@@ -1,0 +1,142 @@
+/* What the processes of a run exchange: sums of tensors, and tensors that each of them has a part of. */
+#include "runtime/calls.h"
+#include "runtime/comm.h"
+#include "runtime/session.h"
+
+static bool is_exchange(const kva_step_desc *s) {
+  return s->kind == KVA_STEP_CALL && (s->call == KVA_CALL_ALL_REDUCE || s->call == KVA_CALL_REDUCE_SCATTER ||
+                                      s->call == KVA_CALL_ALL_GATHER || s->call == KVA_CALL_OWN_PART);
+}
+
+static int32_t parts_of(const kva_step_desc *s) {
+  return ((const kva_exchange_desc *)s->desc)->parts;
+}
+
+static kva_dtype type_of(const kva_program *p, const kva_step_desc *s, int32_t arg) {
+  return (kva_dtype)p->buffers[s->args[arg]].dtype;
+}
+
+static int64_t width_of(const kva_device_call *call) {
+  return kva_dtype_bits(type_of(call->program, call->step, 0)) / 8;
+}
+
+/* As many results as tensors, all of one type. */
+static bool check(const kva_program *p, const kva_step_desc *s, kva_text *why) {
+  int32_t n = s->n_results;
+  bool same = s->n_args == 2 * n && n > 0 && parts_of(s) > 0 && kva_dtype_bits(type_of(p, s, 0)) >= 8;
+  for (int32_t i = 0; same && i < s->n_args; i++) same = type_of(p, s, i) == type_of(p, s, 0);
+  if (!same) kva_text_add(why, "it makes %d tensors of %d over %d parts", n, s->n_args - n, parts_of(s));
+  return same;
+}
+
+int32_t kva_artifact_processes(const kva_artifact *a) {
+  int32_t most = 1;
+  for (int32_t i = 0; i < a->n_programs; i++)
+    for (int32_t k = 0; k < a->programs[i].n_steps; k++) {
+      const kva_step_desc *s = &a->programs[i].steps[k];
+      if (is_exchange(s) && parts_of(s) > most) most = parts_of(s);
+    }
+  return most;
+}
+
+bool kva_step_is_collective(const kva_step_desc *s) {
+  return is_exchange(s) && s->call != KVA_CALL_OWN_PART && parts_of(s) > 1;
+}
+
+bool kva_program_is_collective(const kva_program *p) {
+  for (int32_t i = 0; i < p->n_steps; i++)
+    if (kva_step_is_collective(&p->steps[i])) return true;
+  return false;
+}
+
+static kva_status end(kva_session *s, const kva_device_call *call, kva_status status) {
+  if (status == KVA_OK) return KVA_OK;
+  return kva_session_fail(s, status, "%s: %s", call->program->name, kva_comm_error(s->options.comm));
+}
+
+/* One process: results begin with what the tensors have. */
+static kva_status copy(const kva_device_call *call) {
+  const kva_step_desc *step = call->step;
+  int32_t n = step->n_results;
+  for (int32_t i = 0; i < n; i++) {
+    int64_t from = call->bytes[step->args[i]], to = call->bytes[step->args[n + i]], least = from < to ? from : to;
+    if (least) memmove(call->args[n + i], call->args[i], (size_t)least);
+    if (to > least) memset((char *)call->args[n + i] + least, 0, (size_t)(to - least));
+  }
+  return KVA_OK;
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+static bool sums_fit(const kva_program *p, const kva_step_desc *s, const int64_t *sizes, const int64_t *bytes) {
+  (void)p, (void)sizes;
+  for (int32_t i = 0; i < s->n_results; i++)
+    if (bytes[s->args[i]] != bytes[s->args[s->n_results + i]]) return false;
+  return true;
+}
+
+/* kva_session_create has compared the number of processes with the mesh's. */
+static kva_status all_reduce(kva_session *s, const kva_device_call *call) {
+  const kva_step_desc *step = call->step;
+  int32_t n = step->n_results;
+  if (parts_of(step) == 1) return copy(call);
+  kva_comm *c = s->options.comm;
+  kva_comm_pack pack = {.dtype = type_of(call->program, step, 0)};
+  kva_status status = KVA_OK;
+  for (int32_t i = 0; status == KVA_OK && i < n; i++)
+    status = kva_comm_pack_add(c, &pack, call->bytes[step->args[i]] / width_of(call), call->args[i], call->args[n + i]);
+  return end(s, call, status == KVA_OK ? kva_comm_pack_flush(c, &pack) : status);
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+
+/* Whether argument `part` is one of the parts of argument `whole`. */
+static bool is_part(const kva_program *p, const kva_step_desc *s, const int64_t *bytes, int32_t whole, int32_t part) {
+  int64_t width = kva_dtype_bits(type_of(p, s, 0)) / 8;
+  return s->n_results == 1 &&
+         bytes[s->args[part]] == kva_part_elements(bytes[s->args[whole]] / width, parts_of(s)) * width;
+}
+
+static bool part_fits(const kva_program *p, const kva_step_desc *s, const int64_t *sizes, const int64_t *bytes) {
+  (void)sizes;
+  return is_part(p, s, bytes, 0, 1);
+}
+
+static bool whole_fits(const kva_program *p, const kva_step_desc *s, const int64_t *sizes, const int64_t *bytes) {
+  (void)sizes;
+  return is_part(p, s, bytes, 1, 0);
+}
+
+static kva_status reduce_scatter(kva_session *s, const kva_device_call *call) {
+  const kva_step_desc *step = call->step;
+  int64_t width = width_of(call), total = call->bytes[step->args[0]] / width, n = call->bytes[step->args[1]] / width;
+  if (parts_of(step) == 1) return copy(call);
+  kva_dtype type = type_of(call->program, step, 0);
+  return end(s, call, kva_comm_reduce_scatter(s->options.comm, type, n, total, call->args[0], call->args[1]));
+}
+
+static kva_status all_gather(kva_session *s, const kva_device_call *call) {
+  const int32_t *args = call->step->args;
+  if (parts_of(call->step) == 1) return copy(call);
+  return end(
+      s, call,
+      kva_comm_all_gather(s->options.comm, call->bytes[args[0]], call->bytes[args[1]], call->args[0], call->args[1]));
+}
+
+static kva_status own_part(kva_session *s, const kva_device_call *call) {
+  const int32_t *args = call->step->args;
+  int64_t each = call->bytes[args[1]], rank = kva_comm_rank(s->options.comm);
+  int64_t filled = kva_part_filled(call->bytes[args[0]], each, rank);
+  if (filled) memcpy(call->args[1], (const char *)call->args[0] + rank * each, (size_t)filled);
+  memset((char *)call->args[1] + filled, 0, (size_t)(each - filled));
+  return KVA_OK;
+}
+
+const kva_call_class kva_call_all_reduce = {
+    .n_args = -1, .n_results = -1, .check = check, .fits = sums_fit, .run = all_reduce};
+const kva_call_class kva_call_reduce_scatter = {
+    .n_args = 2, .n_results = 1, .check = check, .fits = part_fits, .run = reduce_scatter};
+const kva_call_class kva_call_all_gather = {
+    .n_args = 2, .n_results = 1, .check = check, .fits = whole_fits, .run = all_gather};
+const kva_call_class kva_call_own_part = {
+    .n_args = 2, .n_results = 1, .check = check, .fits = part_fits, .run = own_part};

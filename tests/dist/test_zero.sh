@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Meshes whose processes hold parts of moments, gradients and parameters (--mesh data=N,zero=Z): the bits of one process
+# where sums have its order, checkpoints that go on with any mesh, and what a process holds and sends.
+. tests/e2e/support.sh
+. tests/dist/mpi.sh
+export KVASIR_CACHE=$work/cache
+launcher=${launchers[0]}
+
+# 50 x 30 elements: two parts are equal, of three the last one is shorter.
+small=(models/mlp.kv -D d=50 -D hidden=30 -D vocab=40 --threads 1 --steps 6 --eval-every 3 --eval-batches 3)
+lm=(models/lm.kv -D preset=small -D vocab=64 -D d=32 -D separator=3 --data random:length=12 --threads 1 --steps 3
+  --eval-every 3 --eval-batches 2)
+result() { sed 's/"seconds": *[^,]*,//' "$work/$1.jsonl"; }
+one() { # one NAME OPTIONS...
+  expect 0 train "${@:2}" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1
+}
+mesh() { # mesh NAME N,zero=Z OPTIONS...
+  ranks "${2%%,*}" "$KVASIR" train "${@:3}" --mesh "data=$2" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1 ||
+    fail "$1: exit code $?"
+}
+same() { # same NAME NAME
+  cmp <(result "$1") <(result "$2") || fail "$1 and $2 report other numbers"
+  cmp "$work/$1"/*.safetensors "$work/$2"/*.safetensors || fail "$1 and $2 learn other parameters"
+}
+near() { # near NAME NAME COUNT: losses
+  paste <(sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$work/$1.jsonl") <(sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$work/$2.jsonl") |
+    awk -v count="$3" '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5) exit 1; n++ } END { exit n != count }' ||
+    fail "losses of $1 and $2 differ"
+}
+
+# As one process with a micro-batch for each: three processes, of which the last evaluates less.
+one one-2 "${small[@]}" --batch 8 --accumulate 2
+one one-3 "${small[@]}" --batch 4 --accumulate 3 --eval-batches 4
+for zero in 1 2 3; do
+  mesh "zero-2-$zero" "2,zero=$zero" "${small[@]}" --batch 16
+  same one-2 "zero-2-$zero"
+done
+mesh zero-3-3 3,zero=3 "${small[@]}" --batch 12 --eval-batches 4
+same one-3 zero-3-3
+
+# Clipping adds squares of parts, and several micro-batches add in another order.
+one lm-one "${lm[@]}" --batch 2 --accumulate 2
+one lm-several "${lm[@]}" --batch 1 --accumulate 4
+for zero in 2 3; do
+  mesh "lm-$zero" "2,zero=$zero" "${lm[@]}" --batch 4
+  near lm-one "lm-$zero" 4
+done
+mesh lm-m 2,zero=2 "${lm[@]}" --batch 4 --micro-batch 1
+near lm-several lm-m 4
+
+# A checkpoint is one process's, so a run goes on with another mesh and with none.
+mesh moved 2,zero=3 "${small[@]}" --batch 16 --steps 2
+mesh moved 2,zero=1 "${small[@]}" --batch 16 --steps 4 --resume
+mesh moved 2,zero=3 "${small[@]}" --batch 16 --steps 5 --resume
+one moved "${small[@]}" --batch 8 --accumulate 2 --resume
+cmp "$work"/moved/*.safetensors "$work"/one-2/*.safetensors || fail "a run over several meshes has other bits"
+
+# A trainer has it inside.
+if command -v cc >/dev/null; then
+  expect 0 build models/mlp.kv -D d=50 -D hidden=30 -D vocab=40 --train --exe --mesh data=2,zero=3 -o "$work/trainer"
+  ranks 2 "$work/trainer" "${small[@]:7}" --metrics "$work/trained.jsonl" --checkpoint "$work/trained" --keep 1 ||
+    fail "the trainer: exit code $?"
+  one whole "${small[@]}" --micro-batch 16
+  same trained whole
+fi
+
+# What a process holds and sends, of parameters and moments with 1,024 elements and more.
+bytes() { # bytes TITLE: in the plan of a step
+  sed -n '/^program train_step/,$p' "$work/out" | sed -n "s/^  $1  *\([0-9]*\) bytes.*/\1/p" | head -1
+}
+plan() { expect 0 show models/mlp.kv -D d=64 -D hidden=64 -D vocab=64 --train --stage=plan --mesh "$1" --pin B=2 --pin T=8; }
+plan data=4
+parameters=$(bytes parameters) moments=$(bytes 'optimiser moments')
+plan data=4,zero=1
+[ "$(bytes parameters)" -eq "$parameters" ] || fail "zero=1 divides parameters"
+[ "$(bytes 'optimiser moments')" -lt $((moments * 27 / 100)) ] || fail "zero=1: moments of $(bytes 'optimiser moments') of $moments bytes"
+says "reduce_scatter"
+plan data=4,zero=3
+[ "$(bytes parameters)" -lt $((parameters * 27 / 100)) ] || fail "zero=3: parameters of $(bytes parameters) of $parameters bytes"
+says "gathered from parts"
+
+for bad in data=2,zero data=2,zero=0 data=2,zero=4 data=2,zero=1,zero=2 data=2,tensor=2; do
+  expect 1 train models/mlp.kv --mesh "$bad"
+  says "data=N,zero=Z"
+done

@@ -10,8 +10,9 @@ enum { KVA_ONNX_NEWEST_OPSET = 27 };
 /* Whether a file is a text (.kv, ONNX text), not a protobuf. */
 bool kva_file_is_text(const kva_file *file);
 
-/* Imports an ONNX protobuf file mapped at `file`; `path` names it in messages and locates external data. */
-KVA_MUST_USE kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_load_options *options,
+/* Imports an ONNX protobuf file mapped at `file`; `path` names it in messages and locates external data. The module
+ * takes the mapping, and leaves *file empty, if its constants refer to it; never with options->in_memory. */
+KVA_MUST_USE kva_status kva_import_onnx(kva_file *file, const char *path, const kva_load_options *options,
                                         kva_diag *diag, kva_module **out);
 
 /* The target of kva_onnx_attr.graph: the body of an If, Loop, Scan, ..., from either source format. build inlines its

@@ -13,7 +13,7 @@ bool kva_file_is_text(const kva_file *file) {
   return true;
 }
 
-static kva_status load_mapped(const kva_file *file, const char *path, const kva_load_options *options, kva_diag *diag,
+static kva_status load_mapped(kva_file *file, const char *path, const kva_load_options *options, kva_diag *diag,
                               kva_module **out_module) {
   if (!kva_file_is_text(file)) return kva_import_onnx(file, path, options, diag, out_module);
   kva_arena *arena = kva_arena_create();

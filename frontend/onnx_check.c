@@ -199,13 +199,12 @@ void kva_pb_count_ops(const kva_pb_model *m, const kva_map *functions, kva_arena
 static kva_status check_onnx(const kva_file *file, const char *path, kva_arena *arena, kva_diag *diag,
                              kva_check_report *out) {
   kva_loc loc = {.file = path};
-  ProtobufCMessage *message = NULL;
-  kva_status status =
-      kva_pb_unpack(&onnx__model_proto__descriptor, file->data, file->size, "model", &loc, diag, &message);
-  const kva_pb_model *model = (const kva_pb_model *)message;
+  kva_pb_model *model = NULL;
+  kva_pb_raw *raw = NULL;
+  kva_status status = kva_pb_unpack_model(file->data, file->size, &loc, arena, diag, &model, &raw);
   if (!status) status = kva_pb_check_header(model, &loc, diag);
   if (!status) kva_pb_count_ops(model, kva_pb_index_functions(model, arena), arena, out);
-  if (message) protobuf_c_message_free_unpacked(message, NULL);
+  if (model) protobuf_c_message_free_unpacked(&model->base, NULL);
   return status;
 }
 

@@ -8,7 +8,7 @@
 #include "frontend/onnx_strings.h"
 #include "ops/ids.h"
 
-enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20, BORROW_FROM = 4096 };
+enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20 };
 
 kva_status kva_import_failed(kva_import *im, kva_status status) {
   if (!im->status) im->status = status;
@@ -271,7 +271,7 @@ void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node
 
 /* ---- graph ------------------------------------------------------------------------------------------------------- */
 
-kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kva_pb_graph *g, const void *const *raw) {
+kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kva_pb_graph *g, const kva_pb_raw *raw) {
   if (g->n_sparse_initializer)
     return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc, "sparse initialisers are not supported");
   for (size_t i = 0; i < g->n_initializer; i++) {
@@ -279,7 +279,7 @@ kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kv
     const kva_tensor_data *data;
     im->c.b.loc = im->loc;
     kva_import_name v = {KVA_NAME_OK, NULL};
-    kva_status status = kva_pb_read_tensor(&im->tensors, t, raw ? raw[i] : NULL, &im->loc, &data);
+    kva_status status = kva_pb_read_tensor(&im->tensors, t, raw ? &raw[i] : NULL, &im->loc, &data);
     if (status)
       v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
     else
@@ -444,26 +444,7 @@ static kva_status import_outputs(kva_import *im, const kva_import_scope *s, cons
   return im->c.b.failed ? KVA_INVALID : KVA_OK;
 }
 
-/* Addresses of initialisers in a mapping that the module owns; the caller's ends with the import. NULL if they must be
- * copied: small files, and memory that is not (or no longer) the file at `path`. */
-static const void **borrow_initializers(kva_import *im, const kva_file *file) {
-  size_t n = im->model->graph->n_initializer;
-  const void **raw = KVA_NEW_ARRAY(im->c.arena, const void *, n + 1);
-  if (!n || !im->tensors.folder || file->size < BORROW_FROM || !kva_pb_locate_raw(file->data, file->size, n, raw))
-    return NULL;
-  kva_diag *quiet = kva_diag_create();
-  kva_file own;
-  kva_status status = kva_file_map(im->loc.file, quiet, &own);
-  kva_diag_destroy(quiet);
-  if (status) return NULL;
-  if (own.size != file->size || memcmp(own.data, file->data, own.size)) return kva_file_unmap(&own), NULL;
-  for (size_t i = 0; i < n; i++)
-    if (raw[i]) raw[i] = (const char *)own.data + ((const char *)raw[i] - (const char *)file->data);
-  KVA_PUSH(im->m->arena, &im->m->files, own);
-  return raw;
-}
-
-static kva_status import_graph(kva_import *im, const kva_file *file) {
+static kva_status import_graph(kva_import *im) {
   const kva_pb_graph *g = im->model->graph;
   kva_import_frame main = {.n_imports = im->model->n_opset_import, .imports = im->model->opset_import};
   kva_import_scope scope = {.frame = &main, .names = kva_map_create(im->c.arena)};
@@ -472,7 +453,7 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
   f->loc = im->loc;
   im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc, .assumes = true};
   KVA_TRY(import_inputs(im, &scope, g));
-  KVA_TRY(kva_import_initializers(im, &scope, g, borrow_initializers(im, file)));
+  KVA_TRY(kva_import_initializers(im, &scope, g, im->raw));
   check_initializers(im, &scope, g->n_input, g->input);
   check_initializers(im, &scope, g->n_value_info, g->value_info);
   kva_import_nodes(im, &scope, g->n_node, g->node);
@@ -507,29 +488,43 @@ static const char *folder_of(kva_arena *arena, const char *path) {
   return slash == path ? "/" : kva_arena_strndup(arena, path, (size_t)(slash - path));
 }
 
-static kva_status import_model(kva_import *im, const kva_file *file) {
+static kva_status import_model(kva_import *im) {
   if (im->options && im->options->n_defines)
     return kva_error(im->c.diag, &im->loc, "an ONNX model has no hyper-parameters, so -D %s=%s sets nothing",
                      im->options->defines[0].name, im->options->defines[0].value);
   KVA_TRY(kva_pb_check_header(im->model, &im->loc, im->c.diag));
   im->functions = kva_pb_index_functions(im->model, im->c.arena);
   report_operators(im);
-  KVA_TRY(import_graph(im, file));
+  KVA_TRY(import_graph(im));
   return kva_module_verify(im->m);
 }
 
-kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_load_options *options, kva_diag *diag,
+/* The module has the mapping from now on: constants refer to it. */
+static void take_mapping(kva_import *im, kva_file *file) {
+  if (!im->raw || !im->tensors.folder) return;
+  for (size_t i = 0; i < im->model->graph->n_initializer; i++) im->raw[i].mapped = true;
+  KVA_PUSH(im->m->arena, &im->m->files, *file);
+  *file = (kva_file){0};
+}
+
+kva_status kva_import_onnx(kva_file *file, const char *path, const kva_load_options *options, kva_diag *diag,
                            kva_module **out) {
-  ProtobufCMessage *message;
+  kva_pb_model *model;
+  kva_pb_raw *raw;
   kva_loc loc = {.file = path};
   *out = NULL;
-  KVA_TRY(kva_pb_unpack(&onnx__model_proto__descriptor, file->data, file->size, "model", &loc, diag, &message));
-  kva_module *m = kva_module_create(diag);
   kva_arena *scratch = kva_arena_create();
+  kva_status status = kva_pb_unpack_model(file->data, file->size, &loc, scratch, diag, &model, &raw);
+  if (status) {
+    kva_arena_destroy(scratch);
+    return status;
+  }
+  kva_module *m = kva_module_create(diag);
   loc.file = kva_arena_strdup(m->arena, path);
   kva_import im = {.c = {.diag = diag, .arena = scratch},
                    .m = m,
-                   .model = (const kva_pb_model *)message,
+                   .model = model,
+                   .raw = raw,
                    .tensors = {.arena = m->arena,
                                .diag = diag,
                                .folder = options && options->in_memory ? NULL : folder_of(scratch, path)},
@@ -537,11 +532,12 @@ kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_loa
                    .loc = loc,
                    .symbols = kva_map_create(scratch),
                    .used_names = kva_map_create(scratch)};
-  kva_status status = import_model(&im, file);
+  take_mapping(&im, file);
+  status = import_model(&im);
   for (uint32_t i = 0; im.tensors.files && i < kva_map_len(im.tensors.files); i++)
     KVA_PUSH(m->arena, &m->files, *(kva_file *)kva_map_value_at(im.tensors.files, i));
   kva_arena_destroy(scratch);
-  protobuf_c_message_free_unpacked(message, NULL);
+  protobuf_c_message_free_unpacked(&model->base, NULL);
   if (status)
     kva_module_destroy(m);
   else

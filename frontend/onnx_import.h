@@ -37,6 +37,7 @@ typedef struct kva_import {
   kva_onnx_ctx c;
   kva_module *m;
   const kva_pb_model *model;
+  kva_pb_raw *raw; /* of the graph's initialisers, what lies outside of the model; or NULL */
   kva_pb_tensor_reader tensors;
   const kva_load_options *options;
   kva_loc loc;         /* the file */
@@ -60,7 +61,7 @@ const kva_import_name *kva_import_find(const kva_import_scope *s, const char *na
 /* Imports nodes in order into the builder's graph. Continues after failures, which are recorded. */
 void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node *const *nodes);
 KVA_MUST_USE kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kva_pb_graph *g,
-                                                const void *const *raw);
+                                                const kva_pb_raw *raw);
 /* onnx_import_node.c */
 KVA_MUST_USE kva_status kva_import_attrs(kva_import *im, kva_import_scope *s, const kva_pb_node *n, const kva_loc *loc,
                                          uint32_t *out_n, const kva_onnx_attr **out);

@@ -30,9 +30,19 @@ const char *kva_pb_domain(const char *domain);
  * ("model"). Free it with protobuf_c_message_free_unpacked(m, NULL). */
 KVA_MUST_USE kva_status kva_pb_unpack(const ProtobufCMessageDescriptor *type, const void *data, size_t size,
                                       const char *what, const kva_loc *loc, kva_diag *diag, ProtobufCMessage **out);
-/* Locates raw_data of the main graph's initialisers in the packed model: out[i] for initialiser i, NULL if it has none.
- * False for unusual layouts (a field in several parts): then copy. */
-bool kva_pb_locate_raw(const void *data, size_t size, size_t n_initializers, const void **out);
+
+/* Raw data of a tensor outside of its message; data NULL: they are in it. */
+typedef struct kva_pb_raw {
+  const void *data;
+  size_t size;
+  bool mapped; /* in a file whose mapping outlives what is made of them */
+} kva_pb_raw;
+
+/* Unpacks a model without the raw data of the main graph's large initialisers, which protobuf-c would copy:
+ * (*out_raw)[i] in `arena`, not mapped, has those of initialiser i in `data`. *out_raw NULL: nothing is left out. Free
+ * *out, which is NULL after a failure, with protobuf_c_message_free_unpacked. */
+KVA_MUST_USE kva_status kva_pb_unpack_model(const void *data, size_t size, const kva_loc *loc, kva_arena *arena,
+                                            kva_diag *diag, kva_pb_model **out, kva_pb_raw **out_raw);
 
 /* ---- tensors (onnx_tensor.c) ------------------------------------------------------------------------------------- */
 
@@ -44,8 +54,9 @@ typedef struct kva_pb_tensor_reader {
   kva_map *missing;   /* those that could not be mapped, which is reported once */
 } kva_pb_tensor_reader;
 
-/* `mapped_raw`: the tensor's raw_data in memory that outlives the result, or NULL. */
-KVA_MUST_USE kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, const void *mapped_raw,
+/* `raw`: what kva_pb_unpack_model left out of t, or NULL. Mapped data are used in place if they are aligned, else
+ * copied, and their pages given back. */
+KVA_MUST_USE kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, const kva_pb_raw *raw,
                                            const kva_loc *loc, const kva_tensor_data **out);
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */

@@ -1,7 +1,8 @@
-/* TensorProto to kva_tensor_data, for every data type. Elements come from raw_data (used in place if it outlives the
- * import and is aligned), from the typed field of the data type, or from a file below the model's folder. Every size is
+/* TensorProto to kva_tensor_data, for every data type. Elements come from raw_data (used in place if it is mapped and
+ * aligned), from the typed field of the data type, or from a file below the model's folder. Every size is
  * checked against the declared shape before allocation. */
 #include "frontend/onnx_proto.h"
+#include "runtime/base/platform.h"
 
 #include <stdlib.h>
 
@@ -206,24 +207,35 @@ static kva_status read_typed(reading *x, void **out) {
 
 /* ---- raw data ---------------------------------------------------------------------------------------------------- */
 
-/* Kernels load whole elements, so borrowed memory must be aligned to them. */
-static const void *borrow_or_copy(reading *x, const void *bytes, bool outlives) {
-  size_t align = (size_t)kva_dtype_bits(x->data.dtype) / 8;
-  if (!x->data.bytes) return "";
-  if (outlives && (align <= 1 || (uintptr_t)bytes % align == 0)) return bytes;
-  return kva_arena_memdup(x->r->arena, bytes, (size_t)x->data.bytes);
+/* Gives pages of the file back as it goes: a tensor is in memory once. */
+static void copy_mapped(char *to, const char *from, size_t n) {
+  enum { PIECE = 1 << 20 };
+  for (size_t i = 0; i < n; i += PIECE) {
+    memcpy(to + i, from + i, n - i < PIECE ? n - i : PIECE);
+    kva_pages_release(from, n - i < PIECE ? n : i + PIECE);
+  }
 }
 
-static kva_status read_raw(reading *x, const void *mapped_raw, const void **out) {
-  const kva_pb_tensor *t = x->t;
-  if ((int64_t)t->raw_data.len != x->data.bytes)
+/* Kernels load whole elements, so borrowed memory must be aligned to them. */
+static const void *borrow_or_copy(reading *x, const void *bytes, bool mapped) {
+  size_t align = (size_t)kva_dtype_bits(x->data.dtype) / 8, n = (size_t)x->data.bytes;
+  if (!n) return "";
+  if (mapped && (align <= 1 || (uintptr_t)bytes % align == 0)) return bytes;
+  if (!mapped) return kva_arena_memdup(x->r->arena, bytes, n);
+  void *copy = kva_arena_alloc(x->r->arena, n);
+  copy_mapped(copy, bytes, n);
+  return copy;
+}
+
+static kva_status read_raw(reading *x, const kva_pb_raw *raw, const void **out) {
+  if ((int64_t)raw->size != x->data.bytes)
     return kva_error(x->r->diag, x->loc, "tensor '%s': raw data of %zu bytes, expected %lld from its shape",
-                     tensor_name(t), t->raw_data.len, (long long)x->data.bytes);
-  *out = borrow_or_copy(x, mapped_raw ? mapped_raw : t->raw_data.data, mapped_raw != NULL);
+                     tensor_name(x->t), raw->size, (long long)x->data.bytes);
+  *out = borrow_or_copy(x, raw->data, raw->mapped);
   return KVA_OK;
 }
 
-static kva_status read_elements(reading *x, const void *mapped_raw) {
+static kva_status read_elements(reading *x, const kva_pb_raw *raw) {
   const kva_pb_tensor *t = x->t;
   if (t->segment)
     return kva_fail(x->r->diag, KVA_UNSUPPORTED, x->loc, "tensor '%s': stored in segments", tensor_name(t));
@@ -235,7 +247,9 @@ static kva_status read_elements(reading *x, const void *mapped_raw) {
     x->data.data = borrow_or_copy(x, x->data.data, true);
     return KVA_OK;
   }
-  if (t->has_raw_data && x->data.dtype != KVA_STRING) return read_raw(x, mapped_raw, &x->data.data);
+  if (raw && raw->data && x->data.dtype != KVA_STRING) return read_raw(x, raw, &x->data.data);
+  if (t->has_raw_data && x->data.dtype != KVA_STRING)
+    return read_raw(x, &(kva_pb_raw){.data = t->raw_data.data, .size = t->raw_data.len}, &x->data.data);
   void *typed = NULL;
   KVA_TRY(read_typed(x, &typed));
   x->data.data = typed;
@@ -252,12 +266,12 @@ static kva_status check_bools(reading *x) {
   return KVA_OK;
 }
 
-kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, const void *mapped_raw,
+kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, const kva_pb_raw *raw,
                               const kva_loc *loc, const kva_tensor_data **out) {
   reading x = {.r = r, .t = t, .loc = loc};
   *out = NULL;
   KVA_TRY(read_header(&x));
-  KVA_TRY(read_elements(&x, mapped_raw));
+  KVA_TRY(read_elements(&x, raw));
   KVA_TRY(check_bools(&x));
   *out = kva_arena_memdup(r->arena, &x.data, sizeof x.data);
   return KVA_OK;

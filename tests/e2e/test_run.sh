@@ -186,3 +186,14 @@ says "give --output"
 printf 'main (uint8[N] z) => (uint8[N] y) {\n  y = kv.add(z, z)\n}\n' >"$work/bytes.kv"
 expect 1 run "$work/bytes.kv" -i "$work/narrow/z.npy"
 says "which is any type of 8 bits, where no float8 is expected"
+
+# The weights of a file are in memory once: the process takes little beside them.
+if [ -z "${KVASIR_SANITIZED:-}" ]; then
+  expect 0 export models/mlp.kv -D d=2000 -D hidden=4000 --pin B=1 --pin T=1 -o "$work/large.onnx"
+  printf '\010\001\010\001\020\006\050\007' >"$work/token.pb" # int32[1, 1] {7}
+  most=$(($(stat -c %s "$work/large.onnx") / 1024 + 110000))
+  peak=$(python3 -c 'import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "$KVASIR" run "$work/large.onnx" -i "$work/token.pb")
+  [ "$peak" -le "$most" ] || fail "a run takes $peak kB of memory, at most $most are expected"
+fi

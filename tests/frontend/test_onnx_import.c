@@ -172,6 +172,8 @@ static void test_assumed_multiple(void **unused) {
   kva_module_destroy(m);
 }
 
+enum { LARGE = 5000 };
+
 /* ---- initialisers ------------------------------------------------------------------------------------------------ */
 
 /* y = x + w for a w given as this tensor; returns element 0 of y for x = 1. */
@@ -240,6 +242,51 @@ static void test_bad_tensors(void **unused) {
   kva_text t = pk_tensor_header("w", 1, 1, &two);
   pk_bytes(&t, 4, v, 12);
   pk_expect(weight_model(t), KVA_INVALID, "3 values, expected 2");
+}
+
+/* x + a + s + b: `a` has `raw` bytes, `b` has its raw data twice, of which the last one holds. A name of n_name letters
+ * moves them to another alignment. */
+static kva_text large_model(size_t raw, size_t n_name) {
+  int64_t n = LARGE, one = 1;
+  float a[LARGE + 1], b[LARGE], wrong[LARGE] = {0}, s = 0.5f;
+  for (int i = 0; i < LARGE; i++) a[i] = (float)(2 * i), b[i] = (float)(3 * i);
+  a[LARGE] = 0;
+  kva_text g = {0}, t = pk_tensor_header("b", 1, 1, &n);
+  pk_str(&g, 2, "name" + 4 - n_name);
+  pk_sub(&g, 5, pk_tensor("a", 1, 1, &n, a, raw));
+  pk_sub(&g, 5, pk_tensor("s", 1, 1, &one, &s, sizeof s));
+  pk_bytes(&t, 9, wrong, sizeof wrong);
+  pk_bytes(&t, 9, b, sizeof b);
+  pk_sub(&g, 5, t);
+  pk_sub(&g, 1, pk_node("Sum", "x a s b", "y", "sum"));
+  pk_sub(&g, 11, pk_value("x", 1, "5000"));
+  pk_sub(&g, 12, pk_value("y", 1, "5000"));
+  return pk_model(g, 21);
+}
+
+static void check_large(kva_module *m) {
+  kva_ref_tensor *y = run(m, 1, (int64_t[]){LARGE});
+  for (int i = 0; i < LARGE; i++) assert_true(y->f[i] == 6 * i + 1.5);
+  kva_ref_tensor_free(y);
+  kva_module_destroy(m);
+}
+
+/* Large raw data are left out of the message: at any alignment, and in memory, which the caller may use again. */
+static void test_large_initialisers(void **unused) {
+  (void)unused;
+  for (size_t n = 0; n < 4; n++) check_large(load(large_model(LARGE * sizeof(float), n)));
+  kva_text bytes = large_model(LARGE * sizeof(float), 3), before = {0};
+  kva_text_add_bytes(&before, bytes.data, bytes.len);
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  assert_int_equal(kva_load_bytes(bytes.data, bytes.len, "memory", NULL, diag, &m), KVA_OK);
+  assert_memory_equal(bytes.data, before.data, bytes.len);
+  memset(bytes.data, 1, bytes.len);
+  m->diag = NULL;
+  check_large(m);
+  kva_diag_destroy(diag);
+  kva_text_free(&bytes), kva_text_free(&before);
+  pk_expect(large_model((LARGE + 1) * sizeof(float), 0), KVA_INVALID, "raw data of 20004 bytes, expected 20000");
 }
 
 /* ---- external data ----------------------------------------------------------------------------------------------- */
@@ -483,6 +530,7 @@ int main(void) {
       cmocka_unit_test(test_shifted_slice_keeps_its_length),
       cmocka_unit_test(test_typed_fields),
       cmocka_unit_test(test_bad_tensors),
+      cmocka_unit_test(test_large_initialisers),
       cmocka_unit_test(test_external_data),
       cmocka_unit_test(test_functions),
       cmocka_unit_test(test_recursive_function),

@@ -1,4 +1,5 @@
 /* kvasir train: compiles a model with its train block and trains one or several variants of it. */
+#include "tools/samples.h"
 #include "tools/tune.h"
 #include "runtime/data.h"
 #include "runtime/exe/processes.h"
@@ -26,8 +27,18 @@ const kva_verb kva_verb_train = {
     "  kvasir train models/lm.kv --data tokens:text.tokens --checkpoint run --resume --time-limit 8h",
     run};
 
+/* Who else sees the events of a run. */
+typedef struct watchers {
+  kva_board *board;     /* NULL: none */
+  kva_samples *samples; /* NULL: none */
+  int64_t every;        /* steps between samples */
+} watchers;
+
 typedef struct train_options {
   const char *board; /* folder of event files */
+  int64_t sample_every;
+  kva_samples_options samples;
+  watchers watchers;
   const char *model, *precision, *mesh_text;
   kva_mesh mesh; /* value of --mesh */
   kva_strings defines, pins, variants;
@@ -135,6 +146,37 @@ static int64_t pin_shapes(const train_options *o, const kva_module *m, int64_t e
   return rows;
 }
 
+static kva_strings defines_of(const train_options *o, const variant *v) {
+  kva_strings defines = o->defines;
+  for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
+  return defines;
+}
+
+/* ---- watching a run ---------------------------------------------------------------------------------------------- */
+
+static kva_status watch(void *user, const kva_train_event *event, int64_t resumed, kva_diag *diag) {
+  const watchers *w = user;
+  if (w->board) KVA_TRY(kva_board_add(w->board, event, resumed, diag));
+  bool due = w->samples && !event->evaluation && event->step % w->every == 0;
+  return due ? kva_samples_write(w->samples, event->step) : KVA_OK;
+}
+
+/* The model as it is continued, beside the one that trains. -1, or an exit code. */
+static int open_samples(train_options *o, const kva_strings *defines, kva_session *trained, kva_diag *diag) {
+  const kva_cli_source from = {
+      .path = o->model, .defines = defines, .pins = &(kva_strings){0}, .weights = o->tune.weights};
+  kva_module *m = NULL;
+  if (!o->sample_every || kva_comm_rank(o->settings.comm)) return -1;
+  o->samples.threads = o->settings.threads;
+  o->samples.seed = o->settings.seed > 0 ? (uint64_t)o->settings.seed : 0;
+  o->samples.append = o->settings.resume != NULL;
+  int code = kva_cli_load_from(&from, diag, &m);
+  if (code >= 0) return code;
+  kva_status status = kva_samples_create(m, trained, &o->samples, diag, &o->watchers.samples);
+  o->watchers.every = o->sample_every;
+  return status == KVA_OK ? -1 : kva_cli_fail(status, diag);
+}
+
 /* ---- one variant ------------------------------------------------------------------------------------------------- */
 
 /* The plan of a program; both have the same steps. */
@@ -163,8 +205,9 @@ static void add_flops(const kva_compiled *c, kva_train_result *result) {
   }
 }
 
-static kva_status train_compiled(kvasir_program *program, const train_options *o, const kva_strings *pins,
-                                 const char *metrics, variant *v, kva_arena *arena, kva_diag *diag) {
+/* -1, or an exit code. */
+static int train_compiled(kvasir_program *program, train_options *o, const kva_strings *pins, const char *metrics,
+                          variant *v, kva_arena *arena, kva_diag *diag) {
   const kva_train_settings *settings = &o->settings;
   const kva_compiled *c = program->compiled;
   kva_train_defaults d = defaults_of(c->module, pins, arena);
@@ -173,18 +216,27 @@ static kva_status train_compiled(kvasir_program *program, const train_options *o
                                  .seed = settings->seed > 0 ? (uint64_t)settings->seed : 0,
                                  .profile = settings->profile || settings->report,
                                  .comm = settings->comm};
+  kva_strings defines = defines_of(o, v);
   kvasir_session *session;
   kva_cli_warn(diag);
-  KVA_TRY(kva_program_session(program, &options, diag, &session));
+  kva_status status = kva_program_session(program, &options, diag, &session);
+  if (status != KVA_OK) return kva_cli_fail(status, diag);
   kva_cli_warn(diag);
-  if (!settings->json) {
-    printf("%-10s ", v->result.name);
-    kva_cli_print_compiled(c);
+  int code = open_samples(o, &defines, session->s, diag);
+  if (code < 0) {
+    if (!settings->json) {
+      printf("%-10s ", v->result.name);
+      kva_cli_print_compiled(c);
+    }
+    status = kva_train_session(session->s, settings, &d, metrics, arena, diag, &v->result);
+    if (status != KVA_OK) kva_processes_quieten(settings->comm);
+    code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
   }
-  kva_status status = kva_train_session(session->s, settings, &d, metrics, arena, diag, &v->result);
   add_flops(c, &v->result);
+  kva_samples_destroy(o->watchers.samples);
+  o->watchers.samples = NULL;
   kvasir_session_destroy(session);
-  return status;
+  return code;
 }
 
 /* Loads the model, adds a loss and selects the trained parameters. */
@@ -275,12 +327,6 @@ static kva_status describe_run(const train_options *o, kva_module *m, const kva_
   return status;
 }
 
-static kva_strings defines_of(const train_options *o, const variant *v) {
-  kva_strings defines = o->defines;
-  for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
-  return defines;
-}
-
 /* Checks what the run needs besides the model, and fixes its shapes. */
 static kva_status prepare(const train_options *o, const kva_module *m, variant *v, kva_strings *pins,
                           kva_compile_options *options, kva_arena *arena, kva_diag *diag) {
@@ -361,9 +407,8 @@ static int train_variant(train_options *o, variant *v, const char *metrics, kva_
   int code = compile_in_order(o, v, arena, diag, &program);
   if (code < 0) {
     o->settings.model = model_sum(program->compiled->module);
-    kva_status status = train_compiled(program, o, &o->pins, metrics, v, arena, diag);
-    if (status != KVA_OK) kva_processes_quieten(o->settings.comm);
-    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+    code = train_compiled(program, o, &o->pins, metrics, v, arena, diag);
+    if (code < 0) code = EXIT_DONE;
   }
   kvasir_program_destroy(program);
   kva_diag_destroy(diag);
@@ -411,19 +456,13 @@ static kva_status write_report(const train_options *o, const variant *v, uint32_
   return kva_train_write_report(o->settings.report, (int)n, results, k, config, arena, diag);
 }
 
-static kva_status add_to_board(void *board, const kva_train_event *event, int64_t resumed, kva_diag *diag) {
-  return kva_board_add(board, event, resumed, diag);
-}
-
 /* Trains with event files in `folder`, if it is not NULL. */
-static int train_on_board(train_options *o, const char *folder, variant *v, const char *metrics, kva_arena *arena) {
-  if (!folder) return train_variant(o, v, metrics, arena);
-  kva_board *board = kva_board_create(folder);
-  if (!board) return kva_cli_fail(KVA_NO_MEMORY, NULL);
-  o->settings.observe = add_to_board;
-  o->settings.observer = board;
+static int train_watched(train_options *o, const char *folder, variant *v, const char *metrics, kva_arena *arena) {
+  if (folder && !(o->watchers.board = kva_board_create(folder))) return kva_cli_fail(KVA_NO_MEMORY, NULL);
+  o->settings.observe = watch;
+  o->settings.observer = &o->watchers;
   int code = train_variant(o, v, metrics, arena);
-  kva_board_destroy(board);
+  kva_board_destroy(o->watchers.board);
   return code;
 }
 
@@ -442,9 +481,10 @@ static int train_all(train_options *o) {
     train_options own = *o;
     if (o->settings.checkpoint && n > 1)
       own.settings.checkpoint = kva_arena_printf(arena, "%s-%u", o->settings.checkpoint, i);
+    if (o->samples.file && n > 1) own.samples.file = kva_arena_printf(arena, "%s-%u", o->samples.file, i);
     const char *board = o->board && n > 1 ? kva_arena_printf(arena, "%s-%u", o->board, i) : o->board;
-    code = kva_train_stopped() ? EXIT_INTERRUPTED
-                               : train_on_board(&own, board, &v[i], metrics_path(o, i, n, arena), arena);
+    code =
+        kva_train_stopped() ? EXIT_INTERRUPTED : train_watched(&own, board, &v[i], metrics_path(o, i, n, arena), arena);
   }
   if (o->settings.report && v[0].result.history && !kva_comm_rank(o->settings.comm)) {
     uint32_t done = 0;
@@ -493,6 +533,13 @@ static int run(int argc, char **argv) {
   const kva_option options[] = {
       KVA_TRAIN_OPTIONS(&o.settings),
       {"--tensorboard", NULL, "DIR", KVA_OPTION_STRING, &o.board, "write event files for TensorBoard into this folder"},
+      {"--sample-every", NULL, "N", KVA_OPTION_COUNT, &o.sample_every,
+       "every N steps, continue a prompt with what the language model has learned"},
+      {"--sample-prompt", NULL, "TEXT", KVA_OPTION_STRING, &o.samples.prompt, "the prompt (a new line)"},
+      {"--samples", NULL, "FILE", KVA_OPTION_STRING, &o.samples.file,
+       "write these texts there, as JSON lines (standard output)"},
+      {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.samples.tokenizer,
+       "a tokenizer.json, for these texts (tokens are bytes)"},
       {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants,
        "a run with its own -D settings; may be given often; --metrics gets FILE-0, ..., --checkpoint DIR-0, ..."},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
@@ -518,6 +565,9 @@ static int run(int argc, char **argv) {
   if (kva_train_misused(&o.settings)) return usage_error(kva_train_misused(&o.settings));
   if ((code = kva_cli_passes(&kva_verb_train, &o.passes)) >= 0) return code;
   if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
+  if (!o.sample_every && (o.samples.prompt || o.samples.file || o.samples.tokenizer))
+    return usage_error("--sample-prompt, --samples and --tokenizer are for --sample-every N");
+  if (!o.samples.prompt) o.samples.prompt = "\n";
   if (o.variants.n > 1 && o.settings.resume && *o.settings.resume)
     return usage_error("--resume=PATH is for a single run; --resume continues each variant from its own checkpoints");
   if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;

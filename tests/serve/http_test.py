@@ -34,8 +34,8 @@ def stream(s, path, **body):
     return c, answer
 
 
-def same_as_generate(s):
-    made = subprocess.run([TOOL, "generate", *MODEL, "--prompt", "once ", "--tokens", "20", "--temperature", "1", "--json"],
+def same_as_generate(s, *options):
+    made = subprocess.run([TOOL, "generate", *MODEL, *options, "--prompt", "once ", "--tokens", "20", "--temperature", "1", "--json"],
                           stdout=subprocess.PIPE, check=True).stdout
     answer = s.complete(prompt="once ", max_tokens=20, seed=0)
     assert text_of(answer) == json.loads(made)["text"], (answer, made)
@@ -197,6 +197,19 @@ def keys():
         assert s.ask("GET", "/health")[0] == 200
 
 
+def quantised():
+    with tempfile.TemporaryDirectory() as folder:
+        run, packed = folder + "/run", folder + "/packed.safetensors"
+        subprocess.run([TOOL, "train", *MODEL, "--data", "random:length=16", "--batch", "2", "--steps", "1", "--checkpoint", run],
+                       stdout=subprocess.DEVNULL, check=True)
+        weights = run + "/step-0000000001.safetensors"
+        for bits in "8", "4":
+            subprocess.run([TOOL, "quantize", *MODEL, "--weights", weights, "--bits", bits, "-o", packed], stdout=subprocess.DEVNULL,
+                           check=True)
+            with Server("--weights", packed) as s:
+                same_as_generate(s, "--weights", packed)
+
+
 def open_key():
     return Server(environment={"KVASIR_API_KEY": "secret"})
 
@@ -223,6 +236,6 @@ if __name__ == "__main__":
         for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
             test(server)
             print("%-20s %.2f s" % (test.__name__, time.time() - start))
-    for test in (keys, full_queue_and_end):
+    for test in (keys, quantised, full_queue_and_end):
         test()
         print("%-20s %.2f s" % (test.__name__, time.time() - start))

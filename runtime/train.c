@@ -125,6 +125,14 @@ uint64_t kva_trainer_seed(const kva_trainer *t) {
   return t->options.seed;
 }
 
+static int64_t sent_by(const kva_trainer *t) {
+  return kva_train_comm(t) ? kva_comm_bytes(kva_train_comm(t)) : 0;
+}
+
+int64_t kva_trainer_sent(const kva_trainer *t) {
+  return t->sent;
+}
+
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
 static kva_status fill(kva_trainer *t, kva_train_call *c, int64_t index, bool evaluation, kva_diag *diag) {
@@ -208,6 +216,7 @@ static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
 }
 
 kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out_event) {
+  int64_t sent = sent_by(t);
   double begin = kva_now(), lr = kva_schedule_at(&t->options.schedule, t->done + 1);
   kva_train_call_clear(&t->step);
   KVA_TRY(fill(t, &t->step, t->done + 1, false, diag));
@@ -215,6 +224,7 @@ kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out
   kva_status status = t->accumulates ? accumulate(t, lr, diag) : run_guarded(t, &t->step, 0, lr, diag);
   KVA_TRY(status);
   t->done++;
+  t->sent += sent_by(t) - sent;
   t->seconds += kva_now() - begin;
   int32_t n = t->step.p->n_outputs, n_apply = t->accumulates ? t->apply.p->n_outputs : 0;
   for (int32_t i = 0; i < n; i++) t->values[i] = t->step.values[i];

@@ -22,6 +22,7 @@ struct kva_trainer {
   kva_train_options options;
   int64_t micro_batches;
   int64_t done;
+  int64_t sent; /* bytes, in steps */
   double seconds;
   bool accumulates;                 /* the step is grad_step and apply_step, not train_step */
   kva_train_call step, apply, eval; /* eval: created at its first use */
@@ -53,6 +54,8 @@ KVA_MUST_USE kva_status kva_train_part(int64_t batch, int64_t processes, kva_dia
  */
 int64_t kva_train_begin_passes(const kva_trainer *t);
 void kva_train_end_passes(const kva_trainer *t, int64_t first, bool done);
+/* Bytes that this process has sent to the others in steps; evaluations are not counted. */
+int64_t kva_trainer_sent(const kva_trainer *t);
 /* values become their sums over the processes. */
 KVA_MUST_USE kva_status kva_train_sum(const kva_trainer *t, int32_t n, double *values, kva_diag *diag);
 

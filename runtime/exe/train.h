@@ -94,7 +94,9 @@ typedef struct kva_train_settings {
       {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines, or CSV if FILE ends in .csv"},   \
       {"--report",        NULL,         "FILE.html",                                                                    \
        KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},                  \
-      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {              \
+      {"--profile",     NULL,          NULL,                                                                            \
+       KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest, memory, bytes sent"},                     \
+  {                                                                                                                     \
     "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                       \
   }
 
@@ -126,6 +128,7 @@ typedef struct kva_train_result {
   int n_shifts;
   double seconds; /* of training */
   kva_memory_report memory;
+  int64_t sent; /* bytes a step, to other processes */
   int program; /* the program that memory and times describe: the training step or one of its micro-batches; -1: none */
   kva_report_time *times; /* of its kernels, longest first; only if the session profiles */
   int n_times;

@@ -184,8 +184,17 @@ static int add_config(const kva_train_result *results, int run, kva_arena *arena
   return n;
 }
 
+/* What this process took. */
+static void print_memory(const kva_train_result *r) {
+  const kva_memory_report *m = &r->memory;
+  printf("%-10s bytes held: parameters %lld, moments %lld, other state %lld, temporaries %lld\n", r->name,
+         (long long)m->params, (long long)m->moments, (long long)m->other_state, (long long)m->temps);
+  if (r->sent) printf("%-10s bytes sent in a step: %lld\n", r->name, (long long)r->sent);
+}
+
 static void print_result(const kva_train_result *r, bool times) {
   printf("%-10s trained in %.2f s\n", r->name, r->seconds);
+  if (times) print_memory(r);
   for (int i = 0; i < r->n_shifts; i++)
     printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", r->name,
            r->shifts[i].layer, r->shifts[i].head, r->shifts[i].k_current, r->shifts[i].k_previous,

@@ -11,7 +11,7 @@
 #include "runtime/exe/processes.h"
 
 #include "runtime/base/platform.h"
-#include "runtime/checkpoint.h"
+#include "runtime/train.h"
 
 #include <math.h>
 #include <signal.h>
@@ -464,6 +464,8 @@ static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   r->begin = kva_now();
   if (r->o->steps == 0) return evaluate(r, diag);
   kva_status status = kva_trainer_run(r->trainer, diag);
+  int64_t steps = kva_trainer_done(r->trainer) - r->resumed;
+  if (steps > 0) r->result->sent = kva_trainer_sent(r->trainer) / steps;
   if (status == KVA_NOT_FINITE && r->metrics)
     r->status = kva_metrics_add_not_finite(r->metrics, kva_trainer_done(r->trainer) + 1, diag);
   if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)

@@ -8,7 +8,7 @@ launcher=${launchers[0]}
 
 # 50 x 30 elements: two parts are equal, of three the last one is shorter.
 small=(models/mlp.kv -D d=50 -D hidden=30 -D vocab=40 --threads 1 --steps 6 --eval-every 3 --eval-batches 3)
-lm=(models/lm.kv -D preset=small -D vocab=64 -D d=32 -D separator=3 --data random:length=12 --threads 1 --steps 3
+lm=(models/lm.kv -D preset=small -D layers=1 -D vocab=64 -D d=32 -D separator=3 --data random:length=12 --threads 1 --steps 3
   --eval-every 3 --eval-batches 2)
 result() { sed 's/"seconds": *[^,]*,//' "$work/$1.jsonl"; }
 one() { # one NAME OPTIONS...
@@ -78,6 +78,24 @@ says "reduce_scatter"
 plan data=4,zero=3
 [ "$(bytes parameters)" -lt $((parameters * 27 / 100)) ] || fail "zero=3: parameters of $(bytes parameters) of $parameters bytes"
 says "gathered from parts"
+
+# ... which is what it takes: states and bytes sent to the byte, temporaries within 5 %.
+held() { sed -n "s/.*bytes held:.*$1 \([0-9]*\).*/\1/p" "$work/out" | head -1; }
+for zero in 0 1 3; do
+  axes=data=2,zero=$zero
+  [ "$zero" -gt 0 ] || axes=data=2
+  expect 0 show models/mlp.kv -D d=64 -D hidden=64 -D vocab=64 --train --stage=plan --mesh "$axes" --pin B=8 --pin T=16
+  parameters=$(bytes parameters) moments=$(bytes 'optimiser moments') temporaries=$(bytes 'temporaries, peak')
+  sent=$(bytes 'sent by each process')
+  [ "${moments:-0}" -gt 0 ] && [ "${sent:-0}" -gt 0 ] || fail "$axes: the plan names no moments or nothing that is sent"
+  ranks 2 "$KVASIR" train models/mlp.kv -D d=64 -D hidden=64 -D vocab=64 --mesh "$axes" --batch 16 --steps 2 --profile \
+    --data ngram:length=16 --eval-every 0 --threads 1 || fail "$axes: exit code $?"
+  [ "$(held parameters) $(held moments)" = "$parameters $moments" ] || fail "$axes: planned $parameters and $moments bytes"
+  says "bytes sent in a step: $sent"
+  t=$(held temporaries)
+  [ $((t * 100)) -ge $((temporaries * 95)) ] && [ $((t * 100)) -le $((temporaries * 105)) ] ||
+    fail "$axes: temporaries of $t bytes, planned $temporaries"
+done
 
 for bad in data=2,zero data=2,zero=0 data=2,zero=4 data=2,zero=1,zero=2 data=2,tensor=2; do
   expect 1 train models/mlp.kv --mesh "$bad"

@@ -61,9 +61,9 @@ kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, kva_exchanged *
     return KVA_OK;
   }
   bool scatters = kva_is(n, KVA_OP_reduce_scatter);
-  double all = (double)(parts - 1) / (double)parts * (double)taken;
-  *out =
-      (kva_exchanged){.summed = taken, .sent = scatters ? taken - (made < taken ? made : taken) : (int64_t)(2 * all)};
+  int64_t width = kva_dtype_bits(kva_operand_type(n, 0)->dtype) / 8, segment = taken / width / parts * width;
+  out->summed = taken;
+  out->sent = scatters ? taken - (made < taken ? made : taken) : taken - segment + (parts - 1) * segment;
   return KVA_OK;
 }
 

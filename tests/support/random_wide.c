@@ -155,10 +155,10 @@ static bool has_attr(const kva_op_info *op, const char *name) {
   return op->attrs && kva_attrs_find(op->attrs, name, strlen(name));
 }
 
-/* In types that the operand does not say (kv.unpack), only the operator's own cases make one. */
+/* In types that the operand does not say (kv.unpack), and with a count, only the operator's own cases make one. */
 static bool is_along_axes(kva_op_id id) {
   const kva_op_info *op = kva_ops.ops[id];
-  bool axes = has_attr(op, "axes") || has_attr(op, "axis");
+  bool axes = has_attr(op, "axes") || (has_attr(op, "axis") && !has_attr(op, "count"));
   return is_model_op(op) && op->min_operands == 1 && op->max_operands == 1 && axes && kva_case_op_dtypes(id);
 }
 

@@ -192,6 +192,131 @@ kva_status kva_onnx_qlinear_conv(kva_onnx_call *k) {
   return requantize(k, kva_cast(b, y, KVA_F32), kva_reshape(b, kva_onnx_in(k, 1), 0, NULL), scale, 6);
 }
 
+/* ---- operators on codes (com.microsoft) -------------------------------------------------------------------------- */
+
+/* A scale or zero point of input `i`, one for the tensor; NULL stays. */
+static kva_status for_tensor(kva_onnx_call *k, uint32_t i, kva_value **out) {
+  kva_value *p = kva_onnx_in(k, i);
+  *out = p ? as_scalar(k->b, p) : NULL;
+  if (!*out || !(*out)->type->rank) return KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u: expected one scale or zero point, found several", i);
+}
+
+/* Input i as int32 less its zero point, which is input i + 2. */
+static kva_status centred(kva_onnx_call *k, uint32_t i, kva_value **out) {
+  kva_value *zero = NULL, *codes = kva_onnx_in(k, i);
+  if (!codes) return kva_onnx_fail(k, KVA_INVALID, "input %u is missing", i);
+  KVA_TRY(for_tensor(k, i + 2, &zero));
+  *out = kva_cast(k->b, codes, KVA_I32);
+  if (zero) *out = kva_sub(k->b, *out, kva_cast(k->b, zero, KVA_I32));
+  return KVA_OK;
+}
+
+/* Input i in float, by scale and zero point behind it. */
+static kva_status decode(kva_onnx_call *k, uint32_t i, kva_value **out) {
+  kva_value *scale = NULL;
+  KVA_TRY(centred(k, i, out));
+  KVA_TRY(for_tensor(k, i + 1, &scale));
+  if (!scale) return kva_onnx_fail(k, KVA_INVALID, "input %u, a scale, is missing", i + 1);
+  *out = kva_mul(k->b, kva_cast(k->b, *out, KVA_F32), scale);
+  return KVA_OK;
+}
+
+/* The result: y as codes of type t by the scale in input i and the zero point behind it. */
+static kva_status encode(kva_onnx_call *k, kva_value *y, uint32_t i, kva_dtype t) {
+  kva_value *scale = NULL, *zero = NULL;
+  KVA_TRY(for_tensor(k, i, &scale));
+  KVA_TRY(for_tensor(k, i + 1, &zero));
+  if (!scale) return kva_onnx_fail(k, KVA_INVALID, "input %u, a scale, is missing", i);
+  if (zero && zero->type->dtype != t)
+    return kva_onnx_fail(k, KVA_INVALID, "the zero point is %s, expected %s", kva_dtype_name(zero->type->dtype),
+                         kva_dtype_name(t));
+  KVA_TRY(saturate(k, kva_div(k->b, y, scale), zero, t, &y));
+  return kva_onnx_done(k, y);
+}
+
+static kva_dtype code_type(const kva_onnx_call *k, uint32_t i) {
+  return kva_onnx_in(k, i)->type->dtype;
+}
+
+kva_status kva_onnx_qlinear_binary(kva_onnx_call *k) {
+  kva_value *x = NULL, *y = NULL;
+  KVA_TRY(decode(k, 0, &x));
+  KVA_TRY(decode(k, 3, &y));
+  return encode(k, kva_build2(k->b, (kva_op_id)k->arg, x, y), 6, code_type(k, 0));
+}
+
+kva_status kva_onnx_qlinear_sigmoid(kva_onnx_call *k) {
+  kva_value *x = NULL;
+  KVA_TRY(decode(k, 0, &x));
+  return encode(k, kva_build1(k->b, KVA_OP_sigmoid, x), 3, code_type(k, 0));
+}
+
+kva_status kva_onnx_qlinear_leaky_relu(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = NULL;
+  KVA_TRY(decode(k, 0, &x));
+  kva_value *small = kva_mul(b, x, kva_scalar_like(b, x, kva_onnx_float(k, "alpha", 0.01)));
+  kva_value *y = kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, kva_scalar_like(b, x, 0)), small, x);
+  return encode(k, y, 3, code_type(k, 0));
+}
+
+/* Below opset 13 of the standard's operator, axes from `axis` on are one. */
+kva_status kva_onnx_qlinear_softmax(kva_onnx_call *k) {
+  kva_value *x = NULL;
+  uint32_t axis;
+  int64_t opset = kva_onnx_int(k, "opset", 0);
+  bool flat = opset < 13;
+  if (opset < 1) return kva_onnx_fail(k, KVA_INVALID, "expected attribute 'opset', that of Softmax");
+  KVA_TRY(decode(k, 0, &x));
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", flat ? 1 : -1), x->type->rank, &axis));
+  kva_value *rows = flat ? kva_onnx_flatten_2d(k->b, x, axis) : x;
+  kva_value *y = kva_build(k->b, KVA_OP_softmax, 1, &rows, &(kva_softmax_attrs){.axis = flat ? 1 : axis});
+  return encode(k, kva_reshape_like(k->b, y, x->type), 3, code_type(k, 0));
+}
+
+kva_status kva_onnx_qlinear_global_pool(kva_onnx_call *k) {
+  kva_value *x = NULL;
+  int64_t axes[KVA_MAX_RANK];
+  KVA_TRY(decode(k, 0, &x));
+  uint32_t rank = x->type->rank;
+  if (rank < 3) return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or more, found %u", rank);
+  if (kva_onnx_int(k, "channels_last", 0)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "channels_last");
+  for (uint32_t i = 2; i < rank; i++) axes[i - 2] = i;
+  return encode(k, kva_reduce(k->b, KVA_OP_reduce_mean, x, rank - 2, axes, true), 3, code_type(k, 0));
+}
+
+/* Scale and zero point of the result, then three inputs for each part. */
+kva_status kva_onnx_qlinear_concat(kva_onnx_call *k) {
+  uint32_t n = (k->n->n_inputs - 2) / 3, axis;
+  if (k->n->n_inputs != 2 + 3 * n) return kva_onnx_fail(k, KVA_INVALID, "expected three inputs for each part");
+  if (!kva_onnx_find_attr(k, "axis")) return kva_onnx_fail(k, KVA_INVALID, "expected attribute 'axis'");
+  kva_value **parts = KVA_NEW_ARRAY(k->c->arena, kva_value *, n);
+  for (uint32_t i = 0; i < n; i++) KVA_TRY(decode(k, 2 + 3 * i, &parts[i]));
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), parts[0]->type->rank, &axis));
+  kva_value *y = kva_build(k->b, KVA_OP_concat, n, parts, &(kva_concat_attrs){.axis = axis});
+  return encode(k, y, 0, code_type(k, 2));
+}
+
+/* alpha a b + c, where c has the scale of the product; without a scale for it the result is float. */
+kva_status kva_onnx_qgemm(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = NULL, *y = NULL, *scale_x = NULL, *scale_y = NULL, *c = kva_onnx_in(k, 6);
+  double alpha = kva_onnx_float(k, "alpha", 1);
+  KVA_TRY(centred(k, 0, &x));
+  KVA_TRY(centred(k, 3, &y));
+  KVA_TRY(for_tensor(k, 1, &scale_x));
+  KVA_TRY(for_tensor(k, 4, &scale_y));
+  if (!scale_x || !scale_y || x->type->rank != 2 || y->type->rank != 2)
+    return kva_onnx_fail(k, KVA_INVALID, "expected two matrices with their scales");
+  kva_value *z = kva_matmul(b, x, y, kva_onnx_int(k, "transA", 0) != 0, kva_onnx_int(k, "transB", 0) != 0);
+  kva_value *scale = kva_mul(b, scale_x, scale_y);
+  if (c) z = kva_add(b, z, c);
+  if (alpha != 1) scale = kva_mul(b, scale, kva_scalar_like(b, scale, alpha));
+  z = kva_mul(b, kva_cast(b, z, KVA_F32), scale);
+  return kva_onnx_in(k, 7) ? encode(k, z, 7, code_type(k, 0)) : kva_onnx_done(k, z);
+}
+
 /* ---- weights in blocks (MatMulNBits) ----------------------------------------------------------------------------- */
 
 /* Packed bytes of a constant as a matrix of codes, each byte xor `flip`. NULL: not such a constant. */

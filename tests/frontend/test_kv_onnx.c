@@ -208,6 +208,32 @@ static void fused_nodes(void **state) {
   ASSERT_RESULT(text, 1 / (1 + exp(-1)), -2 / (1 + exp(2)));
 }
 
+/* Codes 12 and 6 for 1 and -2, and results in steps of 0.25 from -2.5 on. */
+static void nodes_of_codes(void **state) {
+  (void)state;
+  const char *const head =
+      "<opset_import: [\"\" : 21, \"com.microsoft\" : 1]> g (float[%s] x) => (float[%s] y)\n"
+      "<float s = {0.5}, uint8 z = {10}, float t = {0.25}, uint8[2, 1] w = {12, 8}, int32[1] c = {4}>"
+      "{ q = QuantizeLinear (x, s, z) r = com.microsoft.%s y = DequantizeLinear (r, t, z) }";
+  char text[512];
+  snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearAdd (q, s, z, q, s, z, t, z)");
+  ASSERT_RESULT(text, 2, -2.5);
+  snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearMul (q, s, z, q, s, z, t, z)");
+  ASSERT_RESULT(text, 1, 4);
+  snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearSigmoid (q, s, z, t, z)");
+  ASSERT_RESULT(text, 0.75, 0);
+  snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearLeakyRelu <alpha = 0.5> (q, s, z, t, z)");
+  ASSERT_RESULT(text, 1, -1);
+  snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearSoftmax <axis = -1, opset = 13> (q, s, z, t, z)");
+  ASSERT_RESULT(text, 1, 0);
+  snprintf(text, sizeof text, head, "1, 1, 2", "1, 1, 1", "QLinearGlobalAveragePool (q, s, z, t, z)");
+  ASSERT_RESULT(text, -0.5);
+  snprintf(text, sizeof text, head, "1, 2", "1, 4", "QLinearConcat <axis = 1> (t, z, q, s, z, q, s, z)");
+  ASSERT_RESULT(text, 1, -2, 1, -2);
+  snprintf(text, sizeof text, head, "1, 2", "1, 1", "QGemm (q, s, z, w, s, z, c, t, z)");
+  ASSERT_RESULT(text, 4);
+}
+
 static void refused_draws(void **state) {
   (void)state;
   loaded l = load_with("<opset_import: [\"\" : 22]> g (float[2] x, bool c) => (float[2] y) {\n"
@@ -283,6 +309,7 @@ int main(void) {
       cmocka_unit_test(resized_by_symbols),
       cmocka_unit_test(recurrence_over_symbols),
       cmocka_unit_test(fused_nodes),
+      cmocka_unit_test(nodes_of_codes),
       cmocka_unit_test(refused_draws),
       cmocka_unit_test(weights_in_blocks),
   };

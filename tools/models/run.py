@@ -144,8 +144,8 @@ def memory(path, tool, environment):
             numpy.save(f"{folder}/{k}.npy", value)
             arguments += ["--input", f"{name}={folder}/{k}.npy"]
         code, own, _ = peak_of(arguments, environment)
-    _, peer, _ = peak_of([sys.executable, __file__, "--peer", path], environment)
-    return {"memory": {"kvasir": own if code == 0 else None, "ort": peer}}
+    peer_code, peer, _ = peak_of([sys.executable, __file__, "--peer", path], environment)
+    return {"memory": {"kvasir": own if code == 0 else None, "ort": peer if peer_code == 0 else None}}
 
 
 def measure(path, tool, environment):

@@ -340,15 +340,16 @@ kva_kval kva_shift_same_segment(kva_lower *l, const kva_shift *s, const kva_expr
 
 /* past at row W-1 + row if row < 0 and `cond`; at.t is the reading row. */
 static kva_kval tap_past(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *row, kva_kval cond,
-                         kva_kval x) {
+                         kva_kval x, kva_kval *out_exists) {
   const kva_expr *zero = kva_expr_const(l->kb->exprs, 0);
   kva_kval before = kva_k_and(l->kb, cond, kva_k_index_lt(l->kb, row, zero));
   before = kva_k_and(l->kb, before, kva_shift_same_segment(l, s, at.b, zero, at.t, before));
   at.t = kva_expr_addi(l->kb->exprs, row, s->window - 1);
+  if (out_exists && *out_exists) *out_exists = kva_k2(l->kb, KVA_K_or, *out_exists, before);
   return kva_k_select(l->kb, before, kva_shift_operand(l, s, KVA_SHIFT_PAST, at, before), x);
 }
 
-kva_kval kva_shift_tap(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j) {
+kva_kval kva_shift_tap(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, kva_kval *out_exists) {
   const kva_node *n = s->n;
   bool past = kva_operand(n, KVA_SHIFT_PAST), edge = s->boundary == KVA_SHIFT_EDGE && !past;
   bool only_past = past && !kva_operand(n, KVA_SHIFT_SEGMENTS) && !kva_operand(n, KVA_SHIFT_LEFT_PAD);
@@ -360,7 +361,8 @@ kva_kval kva_shift_tap(kva_lower *l, const kva_shift *s, kva_shift_at at, const 
   source.t = edge ? kva_expr_max(l->kb->exprs, row, start) : row;
   cond = kva_k_and(l->kb, cond, kva_shift_same_segment(l, s, at.b, source.t, at.t, cond));
   kva_kval x = kva_shift_operand(l, s, 0, source, cond);
-  return past ? tap_past(l, s, at, row, live, x) : x;
+  if (out_exists) *out_exists = only_past ? NULL : cond;
+  return past ? tap_past(l, s, at, row, live, x, out_exists) : x;
 }
 
 kva_kval kva_shift_weight(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, kva_kval cond) {
@@ -397,7 +399,7 @@ kva_kval kva_shift_sum(kva_lower *l, const kva_shift *s, kva_shift_at at, kva_sh
 
 static kva_shift_product tap_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, void *user) {
   (void)user;
-  kva_shift_product p = {kva_shift_weight(l, s, at, j, NULL), kva_shift_tap(l, s, at, j)};
+  kva_shift_product p = {kva_shift_weight(l, s, at, j, NULL), kva_shift_tap(l, s, at, j, NULL)};
   kva_kval kept = kva_shift_kept_row(l, s, at);
   if (!kept) return p;
   kva_kval current = kva_k_index_eq(l->kb, j, kva_expr_const(l->kb->exprs, 0));
@@ -413,7 +415,7 @@ kva_kval kva_kv_shift_lower(kva_lower *l, const kva_node *n, uint32_t result, co
   const kva_expr *tap = kva_expr_sub(l->kb->exprs, kva_expr_const(l->kb->exprs, s.window - 2), at.t);
   at.t = kva_expr_addi(l->kb->exprs, s.T, -1);
   s.boundary = s.boundary == KVA_SHIFT_KEEP ? KVA_SHIFT_ZERO : s.boundary;
-  return kva_shift_tap(l, &s, at, tap);
+  return kva_shift_tap(l, &s, at, tap, NULL);
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */

@@ -78,8 +78,9 @@ const kva_expr *kva_shift_start(kva_lower *l, const kva_shift *s, const kva_expr
  * documents. */
 kva_kval kva_shift_same_segment(kva_lower *l, const kva_shift *s, const kva_expr *b, const kva_expr *t,
                                 const kva_expr *u, kva_kval guard);
-/* The value that tap j of row at.t reads from operand 0 (x) or past. */
-kva_kval kva_shift_tap(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j);
+/* The value that tap j of row at.t reads from operand 0 (x) or past; 0 where there is no such row. *out_exists (may be
+ * NULL): there is one; NULL: always. */
+kva_kval kva_shift_tap(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, kva_kval *out_exists);
 /* w for (at, tap j) if cond holds. */
 kva_kval kva_shift_weight(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, kva_kval cond);
 /* True at the row that boundary "keep" passes unmixed; NULL: there is none. */

@@ -63,15 +63,17 @@ static kva_shift_at summed_at(const weight_sum *sum, const kva_expr *const *vars
   }
 }
 
+/* A row that does not exist is left out, not multiplied as zero: dy may be infinite. */
 static kva_kval weight_product(kva_kb *kb, void *user, const kva_expr *const *vars) {
   const weight_sum *sum = user;
   const kva_shift *s = sum->s;
   kva_shift_at at = summed_at(sum, vars);
   const kva_expr *j = sum->idx[kva_shift_tap_axis(s->weight_rank)];
-  kva_kval dy = kva_shift_operand(sum->l, s, 1, at, NULL);
-  kva_kval product = kva_k2(kb, KVA_K_mul, dy, kva_shift_tap(sum->l, s, at, j));
-  kva_kval kept = kva_shift_kept_row(sum->l, s, at);
-  return kept ? kva_k_select(kb, kept, kva_k_const(kb, product->dtype, 0), product) : product;
+  kva_kval exists, tap = kva_shift_tap(sum->l, s, at, j, &exists);
+  kva_kval product = kva_k2(kb, KVA_K_mul, kva_shift_operand(sum->l, s, 1, at, NULL), tap);
+  kva_kval kept = kva_shift_kept_row(sum->l, s, at), zero = kva_k_const(kb, product->dtype, 0);
+  if (exists) product = kva_k_select(kb, exists, product, zero);
+  return kept ? kva_k_select(kb, kept, zero, product) : product;
 }
 
 kva_kval kva_kv_shift_weight_grad_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {

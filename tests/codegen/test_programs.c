@@ -40,6 +40,14 @@ static const program programs[] = {
      "  w = kv.expand <shape = [1, 2, 4, 3]> (1.0 / kv.constant <value = double {0.0}> ())\n"
      "  y, p = kv.kv_shift_input_grad <boundary = \"edge\"> (kv.abs(x), w)\n"
      "  z, q = kv.kv_shift(kv.abs(x), w)\n  u, r = kv.kv_shift <boundary = \"keep\"> (kv.abs(x), w)\n}"},
+    /* Gradients leave out rows that do not exist. */
+    {"infinite rows and gradients of a shift",
+     "main (double[1, 2, 4, 2] x) => (double[2, 3] y, double[1, 2, 4, 2] z, double[1, 1, 2, 3] u, double[1, 1, 2, 3] "
+     "v) {\n"
+     "  a = kv.abs(x)\n  infinity = kv.expand <shape = [1, 2, 4, 2]> (1.0 / kv.constant <value = double {0.0}> ())\n"
+     "  w = kv.expand <shape = [2, 3]> (1.0 / kv.constant <value = double {0.0}> ())\n"
+     "  y = kv.kv_shift_weight_grad <weight_shape = [2, 3]> (a, infinity)\n"
+     "  z, u = kv.kv_shift_grads(a, w, infinity)\n  t, v = kv.kv_shift_grads(infinity, w, a)\n}"},
     {"infinite weights over padding",
      "main (double[1, 2, 5] x) => (double[1, 2, 5] y, double[2, 2, 3] z) {\n"
      "  infinity = 1.0 / kv.constant <value = double {0.0}> ()\n"

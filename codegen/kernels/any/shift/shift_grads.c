@@ -3,23 +3,29 @@
 
 /* ---- one element ------------------------------------------------------------------------------------------------- */
 
-/* Element of dy `by` rows after at.t, zero if that row is not in the same document. known: the row exists. */
-static kva_kval dy_element(const kva_shift_grads *g, kva_shift_at at, int64_t by, bool known) {
+/* Element of dy `by` rows after at.t. *out_counts: that row is in the same document; NULL: always. known: the row
+ * exists. */
+static kva_kval dy_element(const kva_shift_grads *g, kva_shift_at at, int64_t by, bool known, kva_kval *out_counts) {
   const kva_expr *row = at.t;
   at.t = kva_expr_addi(g->c, row, by);
   kva_kval counts = known ? NULL : kva_k_index_lt(g->kb, at.t, g->s.T);
   if (!known) at.t = kva_expr_min(g->c, at.t, kva_expr_addi(g->c, g->s.T, -1));
   if (by) counts = kva_k_and(g->kb, counts, kva_shift_same_segment(g->l, &g->s, at.b, row, at.t, NULL));
-  kva_kval dy = kva_shift_operand(g->l, &g->s, KVA_SHIFT_GRADS_DY, at, NULL);
-  return counts ? kva_k_select(g->kb, counts, dy, kva_k_const(g->kb, dy->dtype, 0)) : dy;
+  *out_counts = counts;
+  return kva_shift_operand(g->l, &g->s, KVA_SHIFT_GRADS_DY, at, NULL);
+}
+
+/* What does not count is left out, not multiplied by zero: weights and x may be infinite. */
+static kva_kval where_counts(const kva_shift_grads *g, kva_kval counts, kva_kval x, kva_kval otherwise) {
+  return counts ? kva_k_select(g->kb, counts, x, otherwise) : x;
 }
 
 void kva_shift_grads_store_dx(const kva_shift_grads *g, kva_shift_at at, int64_t after) {
-  kva_kval sum = NULL;
+  kva_kval sum = NULL, counts;
   for (int64_t j = 0; j < g->s.window; j++) {
     kva_kval w = kva_shift_weight(g->l, &g->s, at, kva_shift_grads_num(g, j), NULL),
-             dy = dy_element(g, at, j, j <= after);
-    sum = sum ? kva_k_op(g->kb, KVA_K_fma, w, dy, sum) : kva_k2(g->kb, KVA_K_mul, w, dy);
+             dy = dy_element(g, at, j, j <= after, &counts);
+    sum = sum ? where_counts(g, counts, kva_k_op(g->kb, KVA_K_fma, w, dy, sum), sum) : kva_k2(g->kb, KVA_K_mul, w, dy);
   }
   const kva_expr *idx[4] = {at.b, NULL, NULL, at.d};
   idx[g->s.time] = at.t;
@@ -28,8 +34,9 @@ void kva_shift_grads_store_dx(const kva_shift_grads *g, kva_shift_at at, int64_t
 }
 
 kva_kval kva_shift_grads_summand(const kva_shift_grads *g, kva_shift_at at, int64_t j, int64_t after) {
-  return kva_k2(g->kb, KVA_K_mul, dy_element(g, at, j, j <= after),
-                kva_shift_operand(g->l, &g->s, KVA_SHIFT_GRADS_X, at, NULL));
+  kva_kval counts, dy = dy_element(g, at, j, j <= after, &counts);
+  kva_kval product = kva_k2(g->kb, KVA_K_mul, dy, kva_shift_operand(g->l, &g->s, KVA_SHIFT_GRADS_X, at, NULL));
+  return where_counts(g, counts, product, kva_k_const(g->kb, product->dtype, 0));
 }
 
 void kva_shift_grads_store_dw(const kva_shift_grads *g, int64_t j, kva_kval sum) {

@@ -3,6 +3,7 @@
 # It fuses, has a gradient, is exported and imported again, is narrow under --precision bf16 where silu is, and runs on
 # cpu and ptxsim. A row without its entry for ONNX, or without a gradient and the reason for it, does not compile.
 . "$(dirname "$0")/support.sh"
+[ -z "${KVASIR_SANITIZED:-}" ] || { echo "SKIP: the tool that it builds has no sanitizers"; exit 77; }
 for tool in cmake ninja cc; do
   command -v "$tool" >/dev/null || { echo "SKIP: no $tool"; exit 77; }
 done

@@ -1,17 +1,7 @@
 #!/usr/bin/env bash
-# The official ONNX suite of the newest opset, compiled: every case does what tests/onnx/expected.txt says. The folder is
-# $KVASIR_ONNX_SUITE_28 (holds node/ and simple/), or ../shared/onnx-suite-1.23.2.tar.xz, unpacked to a temporary one.
+# The official ONNX suite of the newest opset, compiled: every case does what tests/onnx/expected.txt says.
 . "$(dirname "$0")/support.sh"
-
-if [ -z "${KVASIR_ONNX_SUITE_28:-}" ] && [ -f ../shared/onnx-suite-1.23.2.tar.xz ]; then
-  tar xJf ../shared/onnx-suite-1.23.2.tar.xz -C "$work"
-  KVASIR_ONNX_SUITE_28=$work/suite123
-fi
-if [ ! -d "${KVASIR_ONNX_SUITE_28:-}/node" ]; then
-  echo "SKIP: no ONNX suite: set KVASIR_ONNX_SUITE_28 to its folder"
-  exit 77
-fi
-suite=$KVASIR_ONNX_SUITE_28
+. "$(dirname "$0")/suite_28.sh"
 expected=tests/onnx/expected.txt
 
 # Groups of cases, by folder and first letter; the parts of a run share them. Every case is in one.

@@ -1,17 +1,7 @@
 #!/usr/bin/env bash
-# The official ONNX suite with symbolic extents, and its gradients: `kvasir conform --mode dynamic` and `--grad`. The
-# folder is that of test_conform.sh.
+# The official ONNX suite with symbolic extents, and its gradients: `kvasir conform --mode dynamic` and `--grad`.
 . "$(dirname "$0")/support.sh"
-
-if [ -z "${KVASIR_ONNX_SUITE_28:-}" ] && [ -f ../shared/onnx-suite-1.23.2.tar.xz ]; then
-  tar xJf ../shared/onnx-suite-1.23.2.tar.xz -C "$work"
-  KVASIR_ONNX_SUITE_28=$work/suite123
-fi
-if [ ! -d "${KVASIR_ONNX_SUITE_28:-}/node" ]; then
-  echo "SKIP: no ONNX suite: set KVASIR_ONNX_SUITE_28 to its folder"
-  exit 77
-fi
-suite=$KVASIR_ONNX_SUITE_28
+. "$(dirname "$0")/suite_28.sh"
 
 # Every extent above 1 a symbol: what an operator needs to be equal, or to be a number, is assumed and checked.
 for operator in test_gather test_scatter test_gridsample_bilinear test_nonmaxsuppression test_basic_ test_convtranspose \

@@ -137,6 +137,19 @@ static inline kva_text pk_opset(const char *domain, int64_t version) {
   return o;
 }
 
+/* An attribute of strings: those of `list`, separated by commas. */
+static inline kva_text pk_attr_strings(const char *name, const char *list) {
+  kva_text a = {0};
+  pk_str(&a, 1, name);
+  pk_int(&a, 20, 8);
+  for (const char *p = list; *p;) {
+    size_t n = strcspn(p, ",");
+    pk_bytes(&a, 9, p, n);
+    p += n + (p[n] == ',');
+  }
+  return a;
+}
+
 /* A model around a graph (which it frees). */
 static inline kva_text pk_model(kva_text graph, int64_t opset) {
   kva_text m = {0};
@@ -185,6 +198,16 @@ static inline void pk_expect(kva_text model, kva_status status, const char *part
   assert_null(m);
   kva_diag_destroy(diag);
   kva_text_free(&model);
+}
+
+/* A model written as text is refused. */
+static inline void pk_refuse_text(const char *text, kva_status status, const char *part) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  assert_int_equal(kva_load_text(text, "test", NULL, diag, &m), status);
+  if (!pk_has_message(diag, part)) kva_diag_print(diag, stderr);
+  assert_true(pk_has_message(diag, part));
+  kva_diag_destroy(diag);
 }
 
 #endif

@@ -1,19 +1,11 @@
 /* Operator Gradient: dy/dx by the operators' rules, while a model is imported. */
 #include "tests/frontend/onnx_pack.h"
 
-static kva_text attr_strings(const char *name, const char *names) {
-  kva_text a = {0};
-  pk_str(&a, 1, name);
-  pk_int(&a, 20, 8);
-  pk_names(&a, 9, names);
-  return a;
-}
-
-/* y = (a + b) a of scalars, and its gradient by `xs` at `inputs`. */
+/* y = (a + b) a of scalars, and its gradient by `xs`, separated by commas, at `inputs`. */
 static kva_text gradient_model(const char *xs, const char *inputs, const char *y) {
   kva_text g = {0}, n = pk_node("Gradient", inputs, "da db", "gradient"), target = {0};
   pk_str(&n, 7, "ai.onnx.preview.training");
-  pk_sub(&n, 5, attr_strings("xs", xs));
+  pk_sub(&n, 5, pk_attr_strings("xs", xs));
   pk_str(&target, 1, "y");
   pk_int(&target, 20, 3);
   pk_str(&target, 4, y);
@@ -33,7 +25,7 @@ static kva_text gradient_model(const char *xs, const char *inputs, const char *y
 static void check(const char *y, double da, double db) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  kva_text bytes = gradient_model("a b", "a b", y);
+  kva_text bytes = gradient_model("a,b", "a b", y);
   kva_ref_tensor *in[2] = {kva_ref_tensor_create(KVA_F32, 0, NULL), kva_ref_tensor_create(KVA_F32, 0, NULL)};
   kva_ref_tensor *out[2] = {NULL};
   in[0]->f[0] = 2, in[1]->f[0] = 3;
@@ -58,8 +50,8 @@ static void test_gradients(void **unused) {
 
 static void test_refusals(void **unused) {
   (void)unused;
-  pk_expect(gradient_model("a b", "b a", "y"), KVA_UNSUPPORTED, "input 0 is not 'a': gradients at other values");
-  pk_expect(gradient_model("a b", "a b", "z"), KVA_UNSUPPORTED, "y is 'z', expected one float of this graph");
+  pk_expect(gradient_model("a,b", "b a", "y"), KVA_UNSUPPORTED, "input 0 is not 'a': gradients at other values");
+  pk_expect(gradient_model("a,b", "a b", "z"), KVA_UNSUPPORTED, "y is 'z', expected one float of this graph");
   pk_expect(gradient_model("a", "a b", "y"), KVA_INVALID, "do not fit each other");
 }
 

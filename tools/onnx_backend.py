@@ -1,7 +1,7 @@
 """ONNX's own test runner over the tool: KVASIR=build/release/kvasir python3 tools/onnx_backend.py [-k NAME]
 
-Needs pip's onnx. Each case is a folder as `kvasir conform` takes it; what it computes is compared by the runner. The
-counts are those of `kvasir conform` on the suite of the same version; the runner also counts each case for CUDA, skipped.
+Needs pip's onnx. Each case is a folder as `kvasir conform` takes it; what it computes is compared by the runner. docs/onnx.md
+has the counts; the runner also counts each case for CUDA, skipped.
 """
 import os
 import pathlib
@@ -17,9 +17,11 @@ import onnx.backend.test
 TOOL = os.environ.get("KVASIR", "kvasir")
 
 
-def to_proto(value):
-    if value is None or isinstance(value, list):  # an optional or a sequence
-        return onnx.numpy_helper.from_optional(value) if value is None else onnx.numpy_helper.from_list(value)
+def to_proto(value, kind):
+    if kind.HasField("optional_type"):
+        return onnx.numpy_helper.from_optional(value)
+    if kind.HasField("sequence_type"):
+        return onnx.numpy_helper.from_list(value)
     return onnx.numpy_helper.from_array(numpy.asarray(value))
 
 
@@ -50,9 +52,12 @@ class Model(onnx.backend.base.BackendRep):
             data = case / "test_data_set_0"
             data.mkdir()
             onnx.save(self.model, case / "model.onnx")
-            for k, value in enumerate(inputs):
-                (data / f"input_{k}.pb").write_bytes(to_proto(value).SerializeToString())
-            done = subprocess.run([TOOL, "conform", case, "--output", case / "out", "-v"], capture_output=True, text=True)
+            constants = {t.name for t in self.model.graph.initializer}  # inputs, too, in old files
+            kinds = [i.type for i in self.model.graph.input if i.name not in constants]
+            for k, (value, kind) in enumerate(zip(inputs, kinds)):
+                (data / f"input_{k}.pb").write_bytes(to_proto(value, kind).SerializeToString())
+            command = [TOOL, "conform", case, "--output", case / "out", "--time-limit", "600", "-v"]
+            done = subprocess.run(command, capture_output=True, text=True)
             if done.stdout.startswith("skip"):
                 raise unittest.SkipTest(done.stdout.splitlines()[0])
             if done.returncode:

@@ -590,6 +590,7 @@ typedef struct operator_row {
 
 typedef struct summary {
   size_t passed, failed, skipped, unexpected;
+  size_t on_cpu; /* cases of a GPU that had steps on the CPU */
   step_counts steps;
   kva_arena *arena;
   KVA_VEC(operator_row) operators;
@@ -612,6 +613,7 @@ static void count(summary *sum, outcome result, const case_result *found) {
   ++*(result == OUTCOME_PASS ? &sum->passed : result == OUTCOME_SKIP ? &sum->skipped : &sum->failed);
   sum->steps.device += found->steps.device;
   sum->steps.cpu += found->steps.cpu;
+  sum->on_cpu += found->steps.cpu > 0;
   sum->steps.constant_cases += found->steps.constant_cases;
   count_operator(sum, result, &found->gradient);
 }
@@ -629,9 +631,10 @@ static void print_operators(const summary *sum, const conform_options *o) {
 }
 
 static void print_steps(const summary *sum, const conform_options *o) {
-  printf("%llu kernels and copies ran on %s (%s), %llu on the CPU instead; %llu cases have constant outputs\n",
+  printf("%llu kernels and copies ran on %s (%s), %llu on the CPU instead, in %zu cases; %llu cases have constant "
+         "outputs\n",
          (unsigned long long)sum->steps.device, o->device.device, o->target.arch, (unsigned long long)sum->steps.cpu,
-         (unsigned long long)sum->steps.constant_cases);
+         sum->on_cpu, (unsigned long long)sum->steps.constant_cases);
 }
 
 static void print_json_summary(const summary *sum) {

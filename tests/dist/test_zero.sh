@@ -80,8 +80,11 @@ plan data=4,zero=3
 says "gathered from parts"
 
 # ... which is what it takes: states and bytes sent to the byte, temporaries within 5 %.
+# Debug builds check indices, which `show` does not plan: with zero=3 that gathers the embedding once more.
 held() { sed -n "s/.*bytes held:.*$1 \([0-9]*\).*/\1/p" "$work/out" | head -1; }
-for zero in 0 1 3; do
+stages=(0 1 3)
+[ -z "${KVASIR_SANITIZED:-}" ] || stages=(0 1)
+for zero in "${stages[@]}"; do
   axes=data=2,zero=$zero
   [ "$zero" -gt 0 ] || axes=data=2
   expect 0 show models/mlp.kv -D d=64 -D hidden=64 -D vocab=64 --train --stage=plan --mesh "$axes" --pin B=8 --pin T=16

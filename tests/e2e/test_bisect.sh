@@ -2,22 +2,16 @@
 # A pass that is wrong is found: by the verifier of a debug build, which names it, or by tools/bisect, which names the
 # change. The tool in $KVASIR_BROKEN has such a pass (tests/broken/).
 . "$(dirname "$0")/support.sh"
-: "${KVASIR_BROKEN:?the tool that is wrong}"
+. "$(dirname "$0")/broken.sh"
 
 # 40 neutral elements for simplify to remove, and among them two products with 2.
-model=$work/model.kv
-{
-  echo 'main (float[N, 8] x) => (float[N, 8] y) {'
-  echo '  v0 = kv.neg(x)'
-  for i in $(seq 40); do
-    case $i in
-      17 | 31) echo "  v$i = kv.mul(v$((i - 1)), 2.0)" ;;
-      *) echo "  v$i = kv.relu(kv.add(v$((i - 1)), 0.0))" ;;
-    esac
-  done
-  echo '  y = kv.mul(v40, 1.0)'
-  echo '}'
-} >"$model"
+node() {
+  case $1 in
+  17 | 31) echo "v$1 = kv.mul(v$(($1 - 1)), 2.0)" ;;
+  *) echo "v$1 = kv.relu(kv.add(v$(($1 - 1)), 0.0))" ;;
+  esac
+}
+make_chain 40 'float[N, 8] y' 'y = kv.mul(v40, 1.0)'
 mkdir "$work/right" "$work/also" "$work/unbroken" "$work/found"
 run=(run "$model" --pin N=3 --seed 7)
 
@@ -28,9 +22,10 @@ cmp -s "$work/right/y.npy" "$work/also/y.npy" || fail "KVA_BREAK changes the rig
 
 # A broken IR: the verifier names the pass, without being asked.
 (
-  KVASIR=$KVASIR_BROKEN
-  KVA_BREAK=ir expect 1 "${run[@]}"
+  break_tool ir
+  expect 1 "${run[@]}"
   says "module 'main' does not verify after pass 'simplify'"
+  unset KVA_BREAK
   expect 0 "${run[@]}" --output "$work/unbroken" # without the switch it is right
 )
 cmp "$work/right/y.npy" "$work/unbroken/y.npy"

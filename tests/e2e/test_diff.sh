@@ -2,26 +2,18 @@
 # kvasir diff names the node whose compiled code is wrong, and kvasir reduce leaves the few nodes that show it. The tool
 # in $KVASIR_BROKEN has wrong code for relu, and a wrong pass (tests/broken/).
 . "$(dirname "$0")/support.sh"
-: "${KVASIR_BROKEN:?the tool that is wrong}"
+. "$(dirname "$0")/broken.sh"
 
 # 100 nodes, of which one is a relu; a product every tenth, so that there are several kernels.
-model=$work/model.kv
-{
-  echo 'main (float[N, 8] x) => (float[N, 8] y, float[8, 8] z) {'
-  echo '  v0 = kv.neg(x)'
-  for i in $(seq 52); do
-    case $i in
-      31) echo "  v$i = kv.relu(v$((i - 2)))" ;;
-      *0) echo "  v$i = kv.tanh(kv.matmul <transpose_b = 1> (v$((i - 1)), z0))" ;;
-      5) echo '  v5 = kv.sin(v4)
-  z0 = kv.matmul <transpose_a = 1> (v4, v5)' ;;
-      *) echo "  v$i = kv.sin(kv.add(v$((i - 1)), v$((i / 2))))" ;;
-    esac
-  done
-  echo '  y = kv.mul(kv.add(v52, v31), 2.0)'
-  echo '  z = kv.exp(z0)'
-  echo '}'
-} >"$model"
+node() {
+  case $1 in
+  31) echo "v$1 = kv.relu(v$(($1 - 2)))" ;;
+  *0) echo "v$1 = kv.tanh(kv.matmul <transpose_b = 1> (v$(($1 - 1)), z0))" ;;
+  5) printf '%s\n' 'v5 = kv.sin(v4)' 'z0 = kv.matmul <transpose_a = 1> (v4, v5)' ;;
+  *) echo "v$1 = kv.sin(kv.add(v$(($1 - 1)), v$(($1 / 2))))" ;;
+  esac
+}
+make_chain 52 'float[N, 8] y, float[8, 8] z' 'y = kv.mul(kv.add(v52, v31), 2.0)' 'z = kv.exp(z0)'
 run=("$model" --pin N=5 --seed 3)
 
 # The right tool agrees with the reference, in pieces of any size, with the same number of values.
@@ -31,8 +23,7 @@ values=$(sed -n 's/ values compared.*//p' "$work/out")
 [ "$values" -ge 100 ] || fail "only $values values are compared"
 # Wrong code of one node: its place, its values, and it alone as a model. What comes later reads right values.
 (
-  KVASIR=$KVASIR_BROKEN
-  export KVA_BREAK=kernel
+  break_tool kernel
   expect 1 diff "${run[@]}" -o "$work/found"
   says "model.kv:$(grep -n kv.relu "$model" | cut -d: -f1):"
   says "value 'v31' of kv.relu: element"
@@ -57,8 +48,7 @@ says "the model agrees"
 
 # A model that does not compile: the message stays.
 (
-  KVASIR=$KVASIR_BROKEN
-  export KVA_BREAK=ir
+  break_tool ir
   expect 0 reduce "${run[@]}" -o "$work/refused"
   says "the model is refused: kv.mul: result 0"
   says "smallest part that shows it: 1 node: kv.mul"

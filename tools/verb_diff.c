@@ -1,6 +1,5 @@
 /* kvasir diff: compiled code against the reference, value by value. */
-#include "tools/cli.h"
-#include "tools/diff/diff.h"
+#include "tools/compared.h"
 
 #include <stdlib.h>
 
@@ -23,10 +22,7 @@ const kva_verb kva_verb_diff = {
     run};
 
 typedef struct diff_options {
-  kva_strings inputs, defines, pins;
-  const char *weights;
-  int64_t seed, piece, threads;
-  kva_device_choice device;
+  kva_compared model;
   kva_diff_options diff;
 } diff_options;
 
@@ -38,7 +34,7 @@ static uint32_t compare_outputs(const kva_diff_values *v, kva_ref_tensor **found
     const kva_value *output = kva_graph_output(g, i);
     const kva_ref_tensor *expected = v->of[output->id];
     kva_text why = {0};
-    if (expected && found[i] && !kva_diff_agree(v, output, expected, found[i], &o->tolerance, &why)) {
+    if (expected && found[i] && !kva_diff_agree(v, output, expected, found[i], o->tolerance, &why)) {
       fprintf(stderr, "kvasir: output '%s' of the whole model: %s\n", output->name ? output->name : "unnamed",
               why.data);
       beyond++;
@@ -61,50 +57,29 @@ static int print_report(const kva_diff_report *r, uint32_t outputs_beyond, const
   return r->beyond || outputs_beyond ? EXIT_NO : EXIT_DONE;
 }
 
-static kva_status compare(const kva_module *m, kva_module *whole, const diff_options *o, kva_diag *diag, int *code) {
-  kva_diff_values v;
+static int compare(void *user, kva_diff_values *v, kva_module *whole, const kva_run_request *request, kva_diag *diag) {
+  const diff_options *o = user;
   kva_diff_report report = {0};
-  const kva_run_request request = {.files = &o->inputs, .seed = (uint64_t)o->seed, .read_proto = kva_cli_read_proto};
-  uint32_t n = kva_graph_output_count(m->functions.data[0]->graph);
+  uint32_t n = kva_graph_output_count(v->m->functions.data[0]->graph);
   kva_ref_tensor **outputs = calloc(n + 1, sizeof *outputs);
-  kva_diff_values_init(&v, m);
-  kva_status status = outputs ? kva_diff_begin(&v, whole, &o->diff.target, &request, diag, outputs) : KVA_NO_MEMORY;
+  int code = EXIT_DONE;
+  kva_status status = outputs ? kva_diff_begin(v, whole, o->diff.target, request, diag, outputs) : KVA_NO_MEMORY;
   if (status == KVA_OK) kva_cli_warn(diag);
-  if (status == KVA_OK) status = kva_diff_run(&v, &o->diff, diag, &report);
-  if (status == KVA_OK) *code = print_report(&report, compare_outputs(&v, outputs, &o->diff), &o->diff);
+  if (status == KVA_OK) status = kva_diff_run(v, &o->diff, diag, &report);
+  if (status == KVA_OK) code = print_report(&report, compare_outputs(v, outputs, &o->diff), &o->diff);
   for (uint32_t i = 0; outputs && i < n; i++) kva_ref_tensor_free(outputs[i]);
   free(outputs);
-  kva_diff_values_free(&v);
-  return status;
-}
-
-static int diff(const char *path, diff_options *o) {
-  kva_diag *diag = kva_diag_create();
-  const kva_cli_source from = {.path = path, .defines = &o->defines, .pins = &o->pins, .weights = o->weights};
-  kva_module *m = NULL, *whole = NULL;
-  kva_status status = kva_cli_target(&o->device, diag, &o->diff.target.options);
-  int code = status == KVA_OK ? kva_cli_load_from(&from, diag, &m) : kva_cli_fail(status, diag);
-  if (code < 0) code = kva_cli_load_from(&from, diag, &whole);
-  if (code < 0 && (status = compare(m, whole, o, diag, &code))) code = kva_cli_fail(status, diag);
-  kva_module_destroy(m);
-  kva_diag_destroy(diag);
-  return code;
+  return status == KVA_OK ? code : kva_cli_fail(status, diag);
 }
 
 static int run(int argc, char **argv) {
-  diff_options o = {.piece = 16, .diff = {.target.options.opt_level = 2, .tolerance = KVA_DIFF_TOLERANCE}};
+  int64_t piece = 16;
+  diff_options o = {.model = KVA_COMPARED};
   const kva_option options[] = {
-      {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.inputs, "a .npy or .pb file for an input"},
+      KVA_COMPARED_OPTIONS(&o.model),
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.diff.output_dir, "write the smallest part and its inputs there"},
       {"--against", NULL, "DIR", KVA_OPTION_STRING, &o.diff.against, "values of another runtime, <value>.npy"},
-      {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
-      {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
-      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
-      {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
-      {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
-      {"--piece", NULL, "N", KVA_OPTION_COUNT, &o.piece, "nodes of a piece (16)"},
-      KVA_DIFF_TOLERANCE_OPTIONS(&o.diff.tolerance),
-      KVA_DEVICE_OPTIONS(&o.device),
+      {"--piece", NULL, "N", KVA_OPTION_COUNT, &piece, "nodes of a piece (16)"},
       {"--verbose", "-v", NULL, KVA_OPTION_FLAG, &o.diff.verbose, "print every value beyond the tolerance"},
   };
   const char *path;
@@ -114,8 +89,8 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir diff: a model is missing\n");
     return EXIT_USAGE;
   }
-  o.diff.piece = (uint32_t)o.piece;
-  o.diff.target.device = o.device.device;
-  o.diff.target.threads = (int)o.threads;
-  return diff(path, &o);
+  o.diff.target = &o.model.target;
+  o.diff.tolerance = &o.model.tolerance;
+  o.diff.piece = (uint32_t)piece;
+  return kva_compared_run(&o.model, path, compare, &o);
 }

@@ -86,8 +86,8 @@ KVA_MUST_USE kva_status kva_diff_evaluate(kva_diff_values *v, kva_diag *diag);
 /* ---- kvasir diff ------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_diff_options {
-  kva_diff_target target;
-  kva_diff_tolerance tolerance;
+  const kva_diff_target *target;
+  const kva_diff_tolerance *tolerance;
   const char *against;    /* folder with values of another runtime, <name>.npy; NULL: none */
   const char *output_dir; /* for the smallest part; NULL: not written */
   uint32_t piece;         /* nodes of a piece */

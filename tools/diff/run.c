@@ -88,7 +88,7 @@ static kva_status expect(run *r, const kva_diff_part *part) {
 /* ---- comparing --------------------------------------------------------------------------------------------------- */
 
 static void write_smallest(run *r, const kva_diff_part *part, const kva_value *v) {
-  const kva_diff_check check = {&r->o->target, &r->o->tolerance, REDUCE_SECONDS, false};
+  const kva_diff_check check = {r->o->target, r->o->tolerance, REDUCE_SECONDS, false};
   kva_diff_part smallest = {kva_arena_memdup(r->arena, part->keep, r->v->m->next_node_id), 1,
                             kva_arena_memdup(r->arena, &v, sizeof v)};
   char why[256];
@@ -128,12 +128,12 @@ static kva_status compare(run *r, bool all) {
   kva_diff_part part = part_of(r, all);
   kva_ref_tensor **found = tensors(r, &part);
   if (!part.n_outputs) return KVA_OK;
-  kva_status status = kva_diff_compiled(r->v, &part, &r->o->target, found, r->diag);
+  kva_status status = kva_diff_compiled(r->v, &part, r->o->target, found, r->diag);
   for (uint32_t i = 0; i < part.n_outputs; i++) {
     const kva_value *v = part.outputs[i];
     kva_text why = {0};
     if (status == KVA_OK && is_judged(r, v) &&
-        !kva_diff_agree(r->v, v, r->v->of[v->id], found[i], &r->o->tolerance, &why))
+        !kva_diff_agree(r->v, v, r->v->of[v->id], found[i], r->o->tolerance, &why))
       report_beyond(r, &part, v, all, why.data);
     kva_text_free(&why);
     kva_ref_tensor_free(found[i]);

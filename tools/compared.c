@@ -1,0 +1,27 @@
+#include "tools/compared.h"
+
+static int load(kva_compared *c, const char *path, kva_diag *diag, kva_module **out_m, kva_module **out_whole) {
+  const kva_cli_source from = {.path = path, .defines = &c->defines, .pins = &c->pins, .weights = c->weights};
+  c->target.device = c->device.device;
+  c->target.threads = (int)c->threads;
+  kva_status status = kva_cli_target(&c->device, diag, &c->target.options);
+  if (status) return kva_cli_fail(status, diag);
+  int code = kva_cli_load_from(&from, diag, out_m);
+  return code < 0 ? kva_cli_load_from(&from, diag, out_whole) : code;
+}
+
+int kva_compared_run(kva_compared *c, const char *path, kva_compared_work work, void *user) {
+  kva_diag *diag = kva_diag_create();
+  const kva_run_request request = {.files = &c->inputs, .seed = (uint64_t)c->seed, .read_proto = kva_cli_read_proto};
+  kva_module *m = NULL, *whole = NULL;
+  int code = load(c, path, diag, &m, &whole);
+  if (code < 0) {
+    kva_diff_values v;
+    kva_diff_values_init(&v, m);
+    code = work(user, &v, whole, &request, diag);
+    kva_diff_values_free(&v);
+  }
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return code;
+}

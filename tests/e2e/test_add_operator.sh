@@ -2,6 +2,7 @@
 # An operator added by the steps of ops/README.md, in a copy of the sources and in the files that the steps name: mish.
 # It fuses, has a gradient, is exported and imported again, is narrow under --precision bf16 where silu is, and runs on
 # cpu and ptxsim. A row without its entry for ONNX, or without a gradient and the reason for it, does not compile.
+# Objects that include no edited file are those of the build that is tested.
 . "$(dirname "$0")/support.sh"
 [ -z "${KVASIR_SANITIZED:-}" ] || { echo "SKIP: the tool that it builds has no sanitizers"; exit 77; }
 for tool in cmake ninja cc; do
@@ -10,15 +11,19 @@ done
 # Paths under $work do not enter the compiler cache's keys.
 export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=true
 mkdir "$work/tree"
+built=$(cd "$(dirname "$KVASIR")" && pwd)
+[ -f "$built/build.ninja" ] || { echo "SKIP: $built was not built by ninja"; exit 77; }
 cp -r CMakeLists.txt CMakePresets.json LICENSE codegen examples frontend ir models ops passes runtime tests tools "$work/tree"
 cd "$work/tree"
 
 # edit FILE SED-SCRIPT: the step must be in the README, and change something.
+edited=()
 edit() {
   local family; family=$(sed "s/_[a-z]*\.c$/_*.c/" <<<"$1")
   grep -qF -e "${1#ops/}" -e "$family" ops/README.md || fail "ops/README.md does not name $1"
   sed -i.before "$2" "$1"
   ! cmp -s "$1" "$1.before" || fail "the step changes nothing in $1"
+  edited+=("$1")
 }
 
 # ---- the steps, but for the entry of the export
@@ -68,8 +73,20 @@ sed -i.whole '/^OP(cumprod,/s/NONE("[^"]*")/NONE/' ops/ops.def
 mv ops/ops.def.whole ops/ops.def
 
 # ---- what it does
-build kvasir || fail "the build"
-KVASIR=$work/build/kvasir
+# The tool's objects that depend on an edited file, from their folder.
+changed() {
+  ninja -C "$built" -t deps | awk -v files="/($(IFS="|" && echo "${edited[*]}"))$" '
+    /^[^ ]/ { object = substr($1, 1, length($1) - 1) }
+    object ~ "^CMakeFiles/kva_" && $1 ~ files { print object }' | sort -u
+}
+mapfile -t objects < <(changed)
+[ ${#objects[@]} -gt 100 ] || fail "only ${#objects[@]} objects depend on ${edited[*]}"
+objects+=("$(object ops/mish.c)")
+build "${objects[@]}" || fail "the build"
+link=$(ninja -C "$built" -t commands -s kvasir)
+for object in "${objects[@]}"; do link=${link/ $object / }; done
+KVASIR=$work/kvasir
+(cd "$built" && eval "${link/ -o kvasir / ${objects[*]/#/$work/build/} -o $KVASIR }") >"$work/out" 2>&1 || fail "the link"
 expect 0 ops --verify --op mish
 says mish
 expect 0 ops --verify --op mish --device ptxsim --target sm_80

@@ -126,11 +126,14 @@ static kva_kval evaluate_node(kva_lowering *w, const kva_node *n, uint32_t resul
   return v;
 }
 
+static bool computes(const kva_lower *l, const kva_value *v) {
+  const kva_lowering *w = (const kva_lowering *)(const void *)l;
+  return w->group ? v->def && v->graph == w->group : v->def == w->node;
+}
+
 kva_kval kva_lowering_value(kva_lowering *w, const kva_value *v, const kva_expr *const *idx) {
   KVA_ASSERT(v && v->type->rank <= KVA_MAX_RANK);
-  bool in_group = w->group && v->def && v->graph == w->group;
-  bool bare = !w->group && v->def == w->node;
-  if (!in_group && !bare) return load_parameter(w, v, idx);
+  if (!computes(&w->l, v)) return load_parameter(w, v, idx);
   memo_key key = {.value = v, .guard = w->l.kb->pred};
   for (uint32_t d = 0; d < v->type->rank; d++) key.idx[d] = idx[d];
   kva_kval known = kva_map_get(w->memo, &key, sizeof key);
@@ -335,14 +338,18 @@ static kva_lowering lowering_of(kva_arena *arena, const kva_node *node, const kv
   kva_module *m = node->graph->module;
   KVA_ASSERT(!kva_is(node, KVA_OP_kernel) || kva_graph_output_count(node->graphs[0]) == node->n_results);
   kva_kernel *k = kva_kernel_create(arena, m->exprs, kva_codegen_kernel_name_of(node));
-  kva_lowering w = {
-      .l = {.kb = kva_kb_create(k), .module = m, .target = target, .operand = operand, .store = kva_lowering_store},
-      .arena = arena,
-      .node = node,
-      .group = kva_is(node, KVA_OP_kernel) ? node->graphs[0] : NULL,
-      .bufs = kva_map_create(arena),
-      .outer = kva_map_create(arena),
-      .memo = kva_map_create(arena)};
+  kva_lowering w = {.l = {.kb = kva_kb_create(k),
+                          .module = m,
+                          .target = target,
+                          .operand = operand,
+                          .computes = computes,
+                          .store = kva_lowering_store},
+                    .arena = arena,
+                    .node = node,
+                    .group = kva_is(node, KVA_OP_kernel) ? node->graphs[0] : NULL,
+                    .bufs = kva_map_create(arena),
+                    .outer = kva_map_create(arena),
+                    .memo = kva_map_create(arena)};
   create_parameters(&w);
   return w;
 }

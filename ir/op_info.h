@@ -153,6 +153,13 @@ struct kva_op_info {
    * order. 0, NULL: rows lie in memory. */
   int64_t (*panel)(const kva_node *n);
 
+  /* Blocks of so many elements along `axis`, from index 0 on, have a factor in common, the scale of quantised weights,
+   * which a sum along the axis can take once a block. 0, NULL: they have none. */
+  int64_t (*factor_block)(const kva_node *n, uint32_t axis);
+  /* Of a row with factor_block, both for element idx: the factor, or what it multiplies. */
+  kva_kval (*lower_factor)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+  kva_kval (*lower_rest)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+
   /* Which operand holds indices, and what bounds them: constants are checked when n is made, others at run time by
    * passes/check_indices.c. *out is zero before. NULL: none does. */
   void (*indexing)(const kva_node *n, kva_indexing *out);

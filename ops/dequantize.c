@@ -163,14 +163,28 @@ static kva_kval difference(kva_kb *b, kva_kval q, kva_kval zero, kva_dtype type)
   return kva_k_convert(b, q, type);
 }
 
-kva_kval kva_dequantize_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
-  (void)result;
-  kva_dtype type = kva_k_compute_type(n->results[0].type->dtype);
+int64_t kva_dequantize_factor_block(const kva_node *n, uint32_t axis) {
+  layout l = layout_of(n);
+  return axis == l.axis ? l.block : 0;
+}
+
+kva_kval kva_dequantize_lower_factor(kva_lower *l, const kva_node *n, const kva_expr *const *idx) {
+  const kva_expr *at[KVA_MAX_RANK];
+  scale_index(l, n, idx, at);
+  return kva_k_convert(l->kb, l->operand(l, n, 1, at), kva_k_compute_type(n->results[0].type->dtype));
+}
+
+kva_kval kva_dequantize_lower_rest(kva_lower *l, const kva_node *n, const kva_expr *const *idx) {
   const kva_expr *at[KVA_MAX_RANK];
   scale_index(l, n, idx, at);
   kva_kval q = l->operand(l, n, 0, idx), zero = kva_operand(n, 2) ? l->operand(l, n, 2, at) : NULL;
-  kva_kval scale = kva_k_convert(l->kb, l->operand(l, n, 1, at), type);
-  return kva_k2(l->kb, KVA_K_mul, difference(l->kb, q, zero, type), scale);
+  return difference(l->kb, q, zero, kva_k_compute_type(n->results[0].type->dtype));
+}
+
+kva_kval kva_dequantize_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  (void)result;
+  kva_kval rest = kva_dequantize_lower_rest(l, n, idx);
+  return kva_k2(l->kb, KVA_K_mul, rest, kva_dequantize_lower_factor(l, n, idx));
 }
 
 int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {

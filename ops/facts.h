@@ -38,6 +38,12 @@ void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out);
 int64_t kva_join_panels_panel(const kva_node *n);
 int64_t kva_panel_of_operand(const kva_node *n); /* that of operand 0 */
 
+/* ---- factors of blocks (kva_op_info.factor_block) ---------------------------------------------------------------- */
+
+int64_t kva_dequantize_factor_block(const kva_node *n, uint32_t axis);
+kva_kval kva_dequantize_lower_factor(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+kva_kval kva_dequantize_lower_rest(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+
 /* ---- work (kva_op_info.flops) ------------------------------------------------------------------------------------ */
 
 double kva_matmul_flops(const kva_node *n, const kva_sizes *s);

@@ -14,6 +14,8 @@ struct kva_lower {
   /* Element idx of operand `operand` of n (idx has the operand's rank), in the compute type of its dtype: the
    * producer's code if that is in the same kernel, else a load. */
   kva_kval (*operand)(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
+  /* v's producer is in the same kernel. */
+  bool (*computes)(const kva_lower *l, const kva_value *v);
   /* For whole-kernel operators: element idx of result `result` is v. Runs the fused epilogue and stores. */
   void (*store)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v);
 };

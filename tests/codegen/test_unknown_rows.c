@@ -32,6 +32,13 @@ static const char *const programs[] = {
     "main (float[M, 70] x, uint32[1, 5, 64] w, float scale) => (float[M, 64] y) {\n"
     "  q = kv.unpack <extent = 70, to = uint2> (kv.join_panels <columns = 64> (w))\n"
     "  y = kv.matmul(x, kv.dequantize(q, scale))\n}",
+    /* slices of several blocks, blocks of several groups */
+    "main (float[M, 900] x, uint8[900, 100] q, float[8, 100] scale, uint8[8, 100] zero) => (float[M, 100] y) {\n"
+    "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 128> (q, scale, zero))\n}",
+    "main (float[M, 900] x, uint32[1, 113, 64] w, float[1, 29, 64] scale) => (float[M, 64] y) {\n"
+    "  q = kv.unpack <extent = 900, to = int4> (kv.join_panels <columns = 64> (w))\n"
+    "  s = kv.join_panels <columns = 64> (scale)\n"
+    "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 32> (q, s))\n}",
 };
 
 static kva_module *load(const char *text, kva_diag *diag) {

@@ -39,6 +39,12 @@ struct kva_contraction {
   /* Elements in the type of the sums. b accepts any position of a line and gives 0 for positions without an element. */
   kva_kval (*a)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*b)(const kva_contraction *c, const kva_contract_at *at);
+  /* b is b_rest times b_factor, and so many steps from a multiple of it on share the factor. A kernel may sum up a
+   * block with b_rest, from 0 and in the order of steps, and then add it times the factor: all kernels of a target do
+   * or none does, so that a row's bits do not depend on how many rows there are. 0: there is no factor. */
+  int64_t factor_block;
+  kva_kval (*b_rest)(const kva_contraction *c, const kva_contract_at *at);
+  kva_kval (*b_factor)(const kva_contraction *c, const kva_contract_at *at);
   /* Part of the batch has products (NULL: always); without, its results are 0. */
   kva_kval (*any)(const kva_contraction *c, const kva_contract_at *at);
   /* Index of the result for at's batch, row, line and position; returns whether it exists (NULL: always). */

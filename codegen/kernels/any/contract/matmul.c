@@ -35,33 +35,66 @@ static kva_kval result_at(const kva_contraction *c, const kva_contract_at *at, c
   return NULL;
 }
 
-/* Element (row, column) of an operand as the logical matrix that index `c_idx` of the result names. */
-static kva_kval element(const kva_contraction *c, uint32_t operand, const kva_expr *const *c_idx, const kva_expr *row,
-                        const kva_expr *column, bool transposed) {
+/* Where element (row, column) of an operand is, as the logical matrix that index `c_idx` of the result names. */
+static void place(const kva_contraction *c, uint32_t operand, const kva_expr *const *c_idx, const kva_expr *row,
+                  const kva_expr *column, bool transposed, const kva_expr **idx) {
   const kva_type *t = kva_operand_type(c->n, operand);
   uint32_t skipped = c->n->results[0].type->rank - t->rank;
-  const kva_expr *idx[KVA_MAX_RANK];
   for (uint32_t d = 0; d + 2 < t->rank; d++) {
     idx[d] = kva_expr_is(t->dims[d], 1) ? kva_expr_const(c->l->kb->exprs, 0) : c_idx[skipped + d];
   }
   idx[t->rank - 2] = transposed ? column : row;
   idx[t->rank - 1] = transposed ? row : column;
+}
+
+static kva_kval element(const kva_contraction *c, uint32_t operand, const kva_expr *const *idx) {
   kva_kval v = c->l->operand(c->l, c->n, operand, idx);
   return kva_dtype_is_float(c->type) ? kva_k_convert(c->l->kb, v, c->type) : v;
 }
 
 static kva_kval element_a(const kva_contraction *c, const kva_contract_at *at) {
   const product *p = c->user;
-  const kva_expr *idx[KVA_MAX_RANK];
-  result_index(c, at->batch, at->row, at->k, idx);
-  return element(c, 0, idx, idx[c->n->results[0].type->rank - 2], at->k, p->s.transpose_a);
+  const kva_expr *c_idx[KVA_MAX_RANK], *idx[KVA_MAX_RANK];
+  result_index(c, at->batch, at->row, at->k, c_idx);
+  place(c, 0, c_idx, c_idx[c->n->results[0].type->rank - 2], at->k, p->s.transpose_a, idx);
+  return element(c, 0, idx);
+}
+
+static void place_b(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
+  const kva_expr *c_idx[KVA_MAX_RANK];
+  result_index(c, at->batch, kva_expr_const(c->l->kb->exprs, 0), at->position, c_idx);
+  place(c, 1, c_idx, at->k, at->position, ((const product *)c->user)->s.transpose_b, idx);
 }
 
 static kva_kval element_b(const kva_contraction *c, const kva_contract_at *at) {
-  const product *p = c->user;
   const kva_expr *idx[KVA_MAX_RANK];
-  result_index(c, at->batch, kva_expr_const(c->l->kb->exprs, 0), at->position, idx);
-  return element(c, 1, idx, at->k, at->position, p->s.transpose_b);
+  place_b(c, at, idx);
+  return element(c, 1, idx);
+}
+
+/* ---- a factor of b ----------------------------------------------------------------------------------------------- */
+
+static kva_kval rest_of_b(const kva_contraction *c, const kva_contract_at *at) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  const kva_node *def = kva_operand(c->n, 1)->def;
+  place_b(c, at, idx);
+  return def->op->lower_rest(c->l, def, idx);
+}
+
+static kva_kval factor_of_b(const kva_contraction *c, const kva_contract_at *at) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  const kva_node *def = kva_operand(c->n, 1)->def;
+  place_b(c, at, idx);
+  return def->op->lower_factor(c->l, def, idx);
+}
+
+/* Of one matrix in the type of the sums, made in this kernel. */
+static void look_for_factor(kva_contraction *c) {
+  const kva_value *b = kva_operand(c->n, 1);
+  if (!b->def || !b->def->op->factor_block || b->type->rank != 2 || !c->l->computes(c->l, b)) return;
+  if (kva_k_compute_type(b->type->dtype) != c->type) return;
+  c->factor_block = b->def->op->factor_block(b->def, ((const product *)c->user)->s.transpose_b ? 1 : 0);
+  c->b_rest = rest_of_b, c->b_factor = factor_of_b;
 }
 
 /* Whether operand i has 8 bits and no sign, or a sign. */
@@ -86,6 +119,7 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.along_depth = p->s.transpose_b, c.across_rows = p->s.transpose_a;
   c.panel = p->s.transpose_b ? 0 : kva_panel_of(kva_operand(n, 1));
   c.a = element_a, c.b = element_b, c.result = result_at;
+  look_for_factor(&c);
   if (c.type != KVA_I32) return c;
   if (is_bytes(n, 0, true) && is_bytes(n, 1, false)) return kva_contract_by_words(&c, false);
   if (is_bytes(n, 0, false) && is_bytes(n, 1, true)) return kva_contract_by_words(&c, true);

@@ -4,6 +4,7 @@
  *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long
  *                                                               streams. Rows unrolled; groups of them in a loop
  *                                                               around j if their number is not known
+ *                        steps with a factor in common are summed up apart and added times the factor
  *   depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled in
  *                                                               registers */
 #include "codegen/kernels/cpu/contract/contract.h"
@@ -26,8 +27,10 @@ typedef struct skinny {
                                         the depth is contiguous */
   int64_t steps;                     /* at once, else */
   bool known;
+  int64_t factor_block; /* kva_contract_block */
   const kva_expr *batch, *col0;
   kva_kbuf *block, *acc;
+  kva_kbuf *sums; /* that steps add to: the block, or those of steps with a factor in common */
 } skinny;
 
 static const kva_expr *num(const skinny *x, int64_t v) {
@@ -74,10 +77,14 @@ static kva_kval factor_a(const skinny *x, const kva_expr *row, const kva_expr *k
   return x->c->a(x->c, &at);
 }
 
-static kva_kval factor_b(const skinny *x, const kva_expr *k, const kva_expr *column) {
-  kva_contract_at at = {
+static kva_contract_at column_at(const skinny *x, const kva_expr *k, const kva_expr *column) {
+  return (kva_contract_at){
       .batch = x->batch, .k = k, .lead = num(x, 0), .phase = num(x, 0), .line = num(x, 0), .position = column};
-  return x->c->b(x->c, &at);
+}
+
+static kva_kval factor_b(const skinny *x, const kva_expr *k, const kva_expr *column) {
+  kva_contract_at at = column_at(x, k, column);
+  return x->factor_block ? x->c->b_rest(x->c, &at) : x->c->b(x->c, &at);
 }
 
 static const kva_expr *columns_here(const skinny *x) {
@@ -91,9 +98,16 @@ static const kva_expr *columns_in_memory(const skinny *x) {
   return x->c->panel ? num(x, x->panel) : columns_here(x);
 }
 
-static void clear_block(const skinny *x) {
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->rows * x->panel), "j");
-  kva_k_store(x->kb, x->block, j->var, kva_k_const(x->kb, x->c->type, 0));
+/* Rows in groups, and the last one of a group, too, if it does not exist. */
+static const kva_expr *rows_in_groups(const skinny *x) {
+  if (x->known) return num(x, x->rows);
+  return kva_expr_muli(x->e, kva_expr_ceildiv(x->e, x->c->rows, num(x, ROWS_AT_ONCE)), ROWS_AT_ONCE);
+}
+
+static void clear_sums(const skinny *x, kva_kbuf *sums) {
+  const kva_expr *n = kva_expr_muli(x->e, rows_in_groups(x), x->panel);
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, n, "j");
+  kva_k_store(x->kb, sums, j->var, kva_k_const(x->kb, x->c->type, 0));
   kva_k_loop_end(x->kb, j);
 }
 
@@ -120,8 +134,8 @@ static void add_group(const skinny *x, const kva_expr *first_row, int64_t rows, 
   const kva_expr *column = plus(x, first, j->var);
   for (int64_t r = 0; r < rows; r++) {
     const kva_expr *row = kva_expr_addi(x->e, first_row, r), *at = block_at(x, row, column);
-    kva_kval sum = kva_k_load(x->kb, x->block, at);
-    kva_k_store(x->kb, x->block, at, add_products(x, sum, row, plus(x, x->col0, column), k0, n));
+    kva_kval sum = kva_k_load(x->kb, x->sums, at);
+    kva_k_store(x->kb, x->sums, at, add_products(x, sum, row, plus(x, x->col0, column), k0, n));
   }
   kva_k_loop_end(x->kb, j);
   if (v) kva_k_loop_end(x->kb, v);
@@ -140,16 +154,44 @@ static void add_rows(const skinny *x, const kva_expr *k0, int64_t n) {
   kva_k_loop_end(x->kb, g);
 }
 
-static void multiply_along_columns(const skinny *x) {
-  clear_block(x);
-  const kva_expr *whole = kva_expr_div(x->e, x->c->depth, num(x, x->steps));
+/* Adds n steps from k0 on. */
+static void add_steps(const skinny *x, const kva_expr *k0, const kva_expr *n) {
+  const kva_expr *whole = kva_expr_div(x->e, n, num(x, x->steps));
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "s");
-  add_rows(x, kva_expr_muli(x->e, s->var, x->steps), x->steps);
+  add_rows(x, plus(x, k0, kva_expr_muli(x->e, s->var, x->steps)), x->steps);
   kva_k_loop_end(x->kb, s);
   const kva_expr *done = kva_expr_muli(x->e, whole, x->steps);
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_sub(x->e, x->c->depth, done), "k");
-  add_rows(x, plus(x, done, k->var), 1);
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_sub(x->e, n, done), "k");
+  add_rows(x, plus(x, k0, plus(x, done, k->var)), 1);
   kva_k_loop_end(x->kb, k);
+}
+
+/* Adds n steps from k0 on, which have a factor in common. */
+static void add_block(const skinny *x, const kva_expr *k0, const kva_expr *n) {
+  clear_sums(x, x->sums);
+  add_steps(x, k0, n);
+  kva_kloop *r = kva_k_loop_begin(x->kb, x->known ? KVA_K_UNROLL : KVA_K_SERIAL, x->c->rows, "r");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_in_memory(x), "j");
+  const kva_expr *at = block_at(x, r->var, j->var);
+  kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
+  kva_kval factor = x->c->b_factor(x->c, &where), sum = kva_k_load(x->kb, x->sums, at);
+  kva_k_store(x->kb, x->block, at, kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at)));
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, r);
+}
+
+static void multiply_along_columns(const skinny *x) {
+  clear_sums(x, x->block);
+  if (!x->factor_block) {
+    add_steps(x, num(x, 0), x->c->depth);
+    return;
+  }
+  const kva_expr *steps = num(x, x->factor_block), *whole = kva_expr_div(x->e, x->c->depth, steps);
+  kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "q");
+  add_block(x, kva_expr_muli(x->e, q->var, x->factor_block), steps);
+  kva_k_loop_end(x->kb, q);
+  const kva_expr *done = kva_expr_muli(x->e, whole, x->factor_block), *rest = kva_expr_sub(x->e, x->c->depth, done);
+  if (!kva_expr_is(rest, 0)) add_block(x, done, rest);
 }
 
 /* ---- depth contiguous -------------------------------------------------------------------------------------------- */
@@ -235,6 +277,7 @@ static skinny skinny_of(const kva_contraction *c) {
   x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;
   while (x.panel % x.group) x.group--;
   x.steps = c->panel && x.known && x.rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
+  x.factor_block = kva_contract_block(c);
   return x;
 }
 
@@ -249,7 +292,8 @@ const kva_expr *kva_skinny_items(const kva_contraction *c) {
 
 void kva_skinny_emit_item(const kva_contraction *c, const kva_expr *item) {
   skinny x = skinny_of(c);
-  x.block = kva_k_local(x.kb, "sums", c->type, x.rows * x.panel);
+  x.block = x.sums = kva_k_local(x.kb, "sums", c->type, x.rows * x.panel);
+  if (x.factor_block) x.sums = kva_k_local(x.kb, "part", c->type, x.rows * x.panel);
   x.col0 = kva_expr_muli(x.e, kva_expr_mod(x.e, item, panels_of(&x)), x.panel);
   x.batch = kva_expr_div(x.e, item, panels_of(&x));
   if (c->along_depth) {

@@ -8,7 +8,9 @@
  *
  * with the accumulators in registers: (tile_rows + 1) * vectors + 1 of them fit the register file. Between slices the
  * accumulators are stored in a local block; after the last slice the block goes through the fused epilogue to memory.
- * Every element is one sum in the order of (k, lead, tap), whatever the thread count.
+ * Every element is one sum in the order of (k, lead, tap), whatever the thread count. Where steps have a factor in
+ * common (quantised weights), the panel is packed without it, and accumulators are added to the local block times the
+ * factor.
  *
  * Choice of the tile (full rate needs ten or more independent accumulators; wide panels read b less often): the shape
  * that computes the fewest elements past the edges. Packing costs one pass over b per block of rows, so blocks are as
@@ -32,6 +34,8 @@ enum {
   MAX_PACKED = 1 << 16, /* elements */
   MAX_UNROLLED_TAPS = 8,
   SHORT_ROW = 512, /* columns */
+  BLOCK_STEPS = 8, /* blocks with a factor in common are a multiple of it, which is a group of the loops for few rows */
+  MAX_BLOCK = 256, /* and fit a slice */
 };
 
 typedef struct tiling {
@@ -117,6 +121,11 @@ static int64_t products_of_slice(const kva_contraction *c, int64_t panel) {
   return fit < MAX_PRODUCTS ? fit : MAX_PRODUCTS;
 }
 
+int64_t kva_contract_block(const kva_contraction *c) {
+  bool suits = !c->along_depth && c->factor_block % BLOCK_STEPS == 0 && c->factor_block <= MAX_BLOCK;
+  return suits ? c->factor_block : 0;
+}
+
 static tiling choose_tiling(const kva_contraction *c) {
   int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers, k;
   tiling t = {.vectors = choose_vectors(c, lanes, registers)};
@@ -132,6 +141,7 @@ static tiling choose_tiling(const kva_contraction *c) {
     int64_t slices = (k + t.depth - 1) / t.depth;
     t.depth = slices > 0 ? (k + slices - 1) / slices : 1;
   }
+  if (kva_contract_block(c)) t.depth = round_up(t.depth, kva_contract_block(c));
   return t;
 }
 
@@ -153,10 +163,11 @@ typedef struct tile {
   kva_expr_ctx *e;
   tiling t;
   int64_t phases, segment; /* positions of a segment */
+  int64_t factor_block;    /* kva_contract_block */
   kva_dim columns, row_blocks, panels;
   bool one_slice; /* the sums start at 0 in registers */
   const kva_expr *batch, *row0, *col0;
-  kva_kbuf *packed, *packed_a, *acc, *block;
+  kva_kbuf *packed, *factors, *packed_a, *acc, *block;
 } tile;
 
 static const kva_expr *num(const tile *x, int64_t v) {
@@ -180,22 +191,38 @@ static const kva_expr *segment_at(const tile *x, const kva_expr *k, const kva_ex
   return times(x, which, x->segment);
 }
 
-/* b at a column, 0 past the last one. */
-static kva_kval element_or_zero(const tile *x, kva_contract_at *at, const kva_expr *column) {
+typedef kva_kval (*element_fn)(const kva_contraction *c, const kva_contract_at *at);
+
+/* An element at a column, 0 past the last one. */
+static kva_kval element_or_zero(const tile *x, element_fn element, kva_contract_at *at, const kva_expr *column) {
   kva_kval inside = kva_k_index_lt(x->kb, column, x->columns);
   kva_kval outer = kva_k_guard_begin(x->kb, inside);
   at->line = num(x, 0);
   at->position = column;
-  kva_kval v = x->c->b(x->c, at);
+  kva_kval v = element(x->c, at);
   kva_k_guard_end(x->kb, outer);
   return kva_k_select(x->kb, inside, v, kva_k_const(x->kb, x->c->type, 0));
 }
 
 /* The columns lie on one line. */
 static void pack_straight(const tile *x, kva_contract_at *at, const kva_expr *base) {
+  element_fn element = x->factor_block ? x->c->b_rest : x->c->b;
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->segment), "j");
-  kva_k_store(x->kb, x->packed, plus(x, base, j->var), element_or_zero(x, at, plus(x, x->col0, j->var)));
+  kva_k_store(x->kb, x->packed, plus(x, base, j->var), element_or_zero(x, element, at, plus(x, x->col0, j->var)));
   kva_k_loop_end(x->kb, j);
+}
+
+/* The factors of a slice, a row of the panel's columns for each block. */
+static void pack_factors(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  const kva_expr *blocks = kva_expr_ceildiv(x->e, slice, num(x, x->factor_block));
+  kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, blocks, "q");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->t.panel), "j");
+  kva_contract_at at = {
+      .batch = x->batch, .k = plus(x, k0, times(x, q->var, x->factor_block)), .lead = num(x, 0), .phase = num(x, 0)};
+  kva_kval factor = element_or_zero(x, x->c->b_factor, &at, plus(x, x->col0, j->var));
+  kva_k_store(x->kb, x->factors, plus(x, times(x, q->var, x->t.panel), j->var), factor);
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, q);
 }
 
 /* For each line that positions first .. end - 1 touch: the range inside it and inside its first `used` positions. */
@@ -248,7 +275,7 @@ static void pack_columns(const tile *x, const kva_expr *k0, const kva_expr *slic
 /* One element of a transposed panel. */
 static void pack_one(const tile *x, const kva_expr *k0, const kva_expr *k, const kva_expr *lead, const kva_expr *j) {
   kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k), .lead = lead, .phase = num(x, 0)};
-  kva_kval v = element_or_zero(x, &at, plus(x, x->col0, j));
+  kva_kval v = element_or_zero(x, x->c->b, &at, plus(x, x->col0, j));
   kva_k_store(x->kb, x->packed, plus(x, segment_at(x, k, lead, num(x, 0)), j), v);
 }
 
@@ -299,6 +326,7 @@ static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) 
 
 static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (x->c->across_rows) pack_rows(x, k0, slice);
+  if (x->factor_block) pack_factors(x, k0, slice);
   if (x->c->along_depth)
     pack_transposed(x, k0, slice);
   else
@@ -309,6 +337,7 @@ static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
 
 typedef struct step {
   const kva_expr *first_row, *k0, *k, *lead, *tap;
+  const kva_expr *q; /* block with a factor in common */
 } step;
 
 /* for r unrolled, j in vectors: body */
@@ -340,6 +369,14 @@ static void save_acc(const tile *x, const kva_expr *r, const kva_expr *j, const 
   kva_k_store(x->kb, x->block, block_at(x, plus(x, s->first_row, r), j), v);
 }
 
+/* Adds the sums of a block of steps times its factor. */
+static void add_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+  const kva_expr *at = block_at(x, plus(x, s->first_row, r), j);
+  kva_kval factor = kva_k_load(x->kb, x->factors, plus(x, times(x, s->q, x->t.panel), j));
+  kva_kval sum = kva_k_load(x->kb, x->acc, block_at(x, r, j));
+  kva_k_store(x->kb, x->block, at, kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at)));
+}
+
 /* Rows past the edge read the last row instead, or whatever the panel holds; their sums are never stored. */
 static kva_kval factor_a(const tile *x, const kva_expr *r, const step *s) {
   const kva_contraction *c = x->c;
@@ -359,12 +396,13 @@ static void multiply_add(const tile *x, const kva_expr *r, const kva_expr *j, co
   kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
 }
 
-static void multiply_steps(const tile *x, step *s, const kva_expr *slice) {
+/* n steps of the slice, from `first` on. */
+static void multiply_steps(const tile *x, step *s, const kva_expr *first, const kva_expr *n) {
   kva_kloop_kind kind = x->c->taps <= MAX_UNROLLED_TAPS ? KVA_K_UNROLL : KVA_K_SERIAL;
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "k");
   kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->c->leads), "lead");
   kva_kloop *tap = kva_k_loop_begin(x->kb, kind, num(x, x->c->taps), "tap");
-  s->k = k->var, s->lead = lead->var, s->tap = tap->var;
+  s->k = plus(x, first, k->var), s->lead = lead->var, s->tap = tap->var;
   over_tile(x, multiply_add, s);
   kva_k_loop_end(x->kb, tap);
   kva_k_loop_end(x->kb, lead);
@@ -379,12 +417,28 @@ static const kva_expr *tiles_of_block(const tile *x) {
   return kva_expr_min(x->e, num(x, whole), rest);
 }
 
+/* The slice, block by block. */
+static void multiply_blocks(const tile *x, step *s, const kva_expr *slice) {
+  const kva_expr *steps = num(x, x->factor_block);
+  kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, slice, steps), "q");
+  const kva_expr *first = times(x, q->var, x->factor_block);
+  s->q = q->var;
+  over_tile(x, clear_acc, s);
+  multiply_steps(x, s, first, kva_expr_min(x->e, steps, kva_expr_sub(x->e, slice, first)));
+  over_tile(x, add_acc, s);
+  kva_k_loop_end(x->kb, q);
+}
+
 static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles_of_block(x), "i");
   step s = {.first_row = times(x, i->var, x->t.tile_rows), .k0 = k0};
-  over_tile(x, x->one_slice ? clear_acc : load_acc, &s);
-  multiply_steps(x, &s, slice);
-  over_tile(x, save_acc, &s);
+  if (x->factor_block) {
+    multiply_blocks(x, &s, slice);
+  } else {
+    over_tile(x, x->one_slice ? clear_acc : load_acc, &s);
+    multiply_steps(x, &s, num(x, 0), slice);
+    over_tile(x, save_acc, &s);
+  }
   kva_k_loop_end(x->kb, i);
 }
 
@@ -459,10 +513,11 @@ const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
 static tile tile_of(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   tile x = {.c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
-  x.segment = x.t.panel + reach_of(c);
+  x.segment = x.t.panel + reach_of(c), x.factor_block = kva_contract_block(c);
   int64_t depth;
   x.one_slice = kva_expr_is_const(c->depth, &depth) && depth <= x.t.depth;
   x.packed = kva_k_local(kb, "packed", c->type, x.t.depth * c->leads * x.phases * x.segment);
+  if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
   if (c->across_rows) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * (x.t.block_rows + ROW_PADDING));
   x.block = kva_k_local(kb, "block", c->type, x.t.block_rows * x.t.panel);
   x.acc = kva_k_local(kb, "acc", c->type, x.t.tile_rows * x.t.panel);
@@ -479,7 +534,7 @@ static void emit_item(tile *x, const kva_expr *item) {
   const kva_contraction *c = x->c;
   place_item(x, item);
   kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x->batch}) : NULL;
-  if (any || !x->one_slice) clear_block(x);
+  if (any || !x->one_slice || x->factor_block) clear_block(x);
   kva_kinstr *branch = any ? kva_k_if_begin(x->kb, any) : NULL;
   over_depth(x);
   if (branch) kva_k_if_end(x->kb, branch);

@@ -41,7 +41,7 @@ static void find_blocks(graph *g) {
 /* Calls fn for every successor of a block. */
 static void successors(const graph *g, uint32_t b, void (*fn)(graph *g, uint32_t from, uint32_t to), graph *out) {
   const ptx_ins *i = &g->k->ins[g->last[b]];
-  bool falls = i->op == PTX_OP_EXEC || i->op == PTX_OP_BARRIER || i->guard != PTX_NONE;
+  bool falls = !ends_block(i) || i->guard != PTX_NONE;
   if (i->op == PTX_OP_BRANCH) fn(out, b, g->block[i->target]);
   for (int64_t t = 0; i->op == PTX_OP_BRANCH_TABLE && t < i->imm; t++) fn(out, b, g->block[i->list[t]]);
   if (i->op == PTX_OP_EXIT) fn(out, b, g->n);

@@ -1,5 +1,5 @@
-/* The happens-before order of one CTA's accesses: vector clocks (Flanagan, Freund: FastTrack, 2009) over warps and
- * asynchronous agents.
+/* The happens-before order of the accesses of a cluster, mostly one CTA: vector clocks (Flanagan, Freund: FastTrack,
+ * 2009) over warps and asynchronous agents.
  *
  * Every warp has a clock, which its releases (barriers, arrivals) advance. A bulk copy or a wgmma group is an agent.
  * Its accesses are ordered before others only through its completion: the phase of an mbarrier, or a wait for its
@@ -10,40 +10,49 @@
  * those of its neighbours since the last bar.warp.sync: `some_seen` with `some_lanes`. Orders that cannot be
  * represented count as established: races can be missed, but none are invented. Acquires hold for the whole warp.
  *
- * Clocks continue from CTA to CTA, so that stamps of earlier CTAs are ordered before everything. */
+ * Clocks continue from cluster to cluster, so that stamps of earlier ones are ordered before everything. */
 #include "runtime/ptxsim/exec.h"
 
 static const uint32_t most_clock = (1u << (32 - PTX_CLOCK_SHIFT)) - 1;
 
-void kva_ptx_clocks_begin(ptx_cta *cta) {
-  uint32_t n = cta->launch->n_warps;
-  if (cta->top_clock > most_clock / 2) {
-    if (cta->shadow)
-      memset(cta->shadow, 0,
-             sizeof *cta->shadow * ((cta->launch->shared_bytes >> cta->launch->kernel->shadow_shift) + 1));
-    cta->top_clock = 0;
+static void forget_accesses(ptx_cluster *cluster) {
+  const ptx_launch *launch = cluster->launch;
+  for (uint32_t c = 0; c < cluster->n; c++) {
+    ptx_shadow *shadow = cluster->ctas[c].shadow;
+    if (shadow) memset(shadow, 0, sizeof *shadow * ((launch->shared_bytes >> launch->kernel->shadow_shift) + 1));
   }
-  cta->base_clock = cta->top_clock;
-  cta->top_clock++;
-  cta->next_agent = 0;
-  for (uint32_t a = 0; a < PTX_N_AGENTS; a++) cta->agent_clocks[a] = cta->base_clock;
-  for (uint32_t k = 0; k < n; k++) {
-    ptx_warp *w = &cta->warps[k];
-    w->clock = cta->top_clock;
-    memset(&w->before, 0, sizeof w->before);
-    for (uint32_t j = 0; j < PTX_N_CLOCKS; j++) w->before.seen[j] = cta->base_clock;
-    for (uint32_t j = 0; j < PTX_MAX_WARPS; j++) w->before.fenced[j] = cta->base_clock;
+}
+
+static void begin_warp(ptx_warp *w) {
+  const ptx_cluster *cluster = w->cta->cluster;
+  w->clock = cluster->top_clock;
+  memset(&w->before, 0, sizeof w->before);
+  for (uint32_t j = 0; j < PTX_N_CLOCKS; j++) w->before.seen[j] = cluster->base_clock;
+  for (uint32_t j = 0; j < PTX_MAX_WARPS; j++) w->before.fenced[j] = cluster->base_clock;
+}
+
+void kva_ptx_clocks_begin(ptx_cluster *cluster) {
+  if (cluster->top_clock > most_clock / 2) {
+    forget_accesses(cluster);
+    cluster->top_clock = 0;
   }
+  cluster->base_clock = cluster->top_clock;
+  cluster->top_clock++;
+  cluster->next_agent = 0;
+  for (uint32_t a = 0; a < PTX_N_AGENTS; a++) cluster->agent_clocks[a] = cluster->base_clock;
+  for (uint32_t c = 0; c < cluster->n; c++)
+    for (uint32_t k = 0; k < cluster->launch->n_warps; k++) begin_warp(&cluster->ctas[c].warps[k]);
 }
 
 /* At the last representable clock all accesses count as ordered. */
 static void advance(ptx_warp *w) {
+  uint32_t *top = &w->cta->cluster->top_clock;
   if (w->clock < most_clock) w->clock++;
-  if (w->clock > w->cta->top_clock) w->cta->top_clock = w->clock;
+  if (w->clock > *top) *top = w->clock;
 }
 
 void kva_ptx_clocks_warp_sync(ptx_warp *w) {
-  w->before.seen[w->id] = w->clock;
+  w->before.seen[w->number] = w->clock;
   advance(w);
 }
 
@@ -75,9 +84,9 @@ void kva_ptx_clocks_join(ptx_clocks *to, const ptx_clocks *from) {
 void kva_ptx_clocks_release(ptx_warp *w, ptx_clocks *to, uint32_t mask) {
   kva_ptx_clocks_join(to, &w->before);
   if (mask == w->live)
-    raise_to(&to->seen[w->id], w->clock);
+    raise_to(&to->seen[w->number], w->clock);
   else
-    join_lanes(to, w->id, w->clock, mask);
+    join_lanes(to, w->number, w->clock, mask);
   advance(w);
 }
 
@@ -87,14 +96,14 @@ void kva_ptx_clocks_proxy_fence(ptx_warp *w) {
     if (w->before.some_lanes[k]) raise_to(&known, w->before.some_seen[k]);
     raise_to(&w->before.fenced[k], known);
   }
-  w->before.fenced[w->id] = w->clock;
+  w->before.fenced[w->number] = w->clock;
   advance(w);
 }
 
-uint32_t kva_ptx_agent_begin(ptx_cta *cta) {
-  uint32_t agent = cta->next_agent++ % PTX_N_AGENTS, *clock = &cta->agent_clocks[agent];
+uint32_t kva_ptx_agent_begin(ptx_cluster *cluster) {
+  uint32_t agent = cluster->next_agent++ % PTX_N_AGENTS, *clock = &cluster->agent_clocks[agent];
   if (*clock < most_clock) ++*clock;
-  raise_to(&cta->top_clock, *clock);
+  raise_to(&cluster->top_clock, *clock);
   return *clock << PTX_CLOCK_SHIFT | (PTX_FIRST_AGENT + agent);
 }
 

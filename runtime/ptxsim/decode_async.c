@@ -2,7 +2,7 @@
 #include "runtime/ptxsim/decode.h"
 
 static bool take_shared(ptx_decoder *d) {
-  return kva_ptx_take(d, "shared::cta") || kva_ptx_take(d, "shared::cluster") || kva_ptx_take(d, "shared");
+  return kva_ptx_take(d, "shared::cta") || kva_ptx_take(d, "shared");
 }
 
 /* An address plus its offset, in one slot. */
@@ -55,6 +55,8 @@ static kva_status decode_mbarrier_arrive(ptx_decoder *d) {
   uint32_t n = d->s->n_operands, at = state ? 1 : 0;
   KVA_TRY(kva_ptx_finish(d, n == at + 2 || bytes ? at + 2 : at + 1));
   KVA_TRY(mbarrier_address(d, at));
+  if (state && first->kind != PTX_OPERAND_DISCARD && i->space == PTX_CLUSTER)
+    return kva_ptx_operand_error(d, first, "no state of an mbarrier that may be another CTA's, but _,");
   if (state && first->kind != PTX_OPERAND_DISCARD) KVA_TRY(kva_ptx_dest(d, 0, PTX_B64, &i->dst));
   return n == at + 2 ? kva_ptx_source(d, at + 1, PTX_B32, &i->src[1]) : KVA_OK;
 }
@@ -65,16 +67,18 @@ static kva_status decode_mbarrier(ptx_decoder *d) {
   i->class = KVA_PTX_CLASS_ASYNC;
   i->exec = kva_ptx_exec_mbarrier;
   kva_ptx_take_all(d, mods);
-  i->space = take_shared(d) ? PTX_SHARED : PTX_GENERIC;
+  i->space = take_shared(d) ? PTX_SHARED : kva_ptx_take(d, "shared::cluster") ? PTX_CLUSTER : PTX_GENERIC;
+  if (kva_ptx_take(d, "arrive")) return decode_mbarrier_arrive(d);
+  bool expect = kva_ptx_take(d, "expect_tx"), complete = !expect && kva_ptx_take(d, "complete_tx");
+  if (i->space == PTX_CLUSTER && !expect && !complete) return kva_ptx_unsupported(d);
   if (kva_ptx_take(d, "test_wait")) return decode_mbarrier_wait(d, false);
   if (kva_ptx_take(d, "try_wait")) return decode_mbarrier_wait(d, true);
-  if (kva_ptx_take(d, "arrive")) return decode_mbarrier_arrive(d);
   bool inval = kva_ptx_take(d, "inval");
-  i->sub = inval                            ? PTX_MBARRIER_INVAL
-           : kva_ptx_take(d, "init")        ? PTX_MBARRIER_INIT
-           : kva_ptx_take(d, "expect_tx")   ? PTX_MBARRIER_EXPECT_TX
-           : kva_ptx_take(d, "complete_tx") ? PTX_MBARRIER_COMPLETE_TX
-                                            : 255;
+  i->sub = inval                     ? PTX_MBARRIER_INVAL
+           : expect                  ? PTX_MBARRIER_EXPECT_TX
+           : complete                ? PTX_MBARRIER_COMPLETE_TX
+           : kva_ptx_take(d, "init") ? PTX_MBARRIER_INIT
+                                     : 255;
   if (i->sub == 255) return kva_ptx_unsupported(d);
   KVA_TRY(kva_ptx_finish(d, inval ? 1 : 2));
   KVA_TRY(mbarrier_address(d, 0));
@@ -96,7 +100,7 @@ kva_status kva_ptx_decode_copy_arrive(ptx_decoder *d) {
 /* ---- bulk copies ------------------------------------------------------------------------------------------------- */
 
 /* Indices of slots in `list`: see exec_bulk.c. */
-enum { SHARED, MBARRIER, GLOBAL, SIZE, COORDINATES, MOST = COORDINATES + KVA_PTXSIM_MAP_RANK };
+enum { SHARED, MBARRIER, GLOBAL, SIZE, RANKS, COORDINATES, MOST = COORDINATES + KVA_PTXSIM_MAP_RANK };
 
 static uint8_t take_rank(ptx_decoder *d) {
   static const char *const names[] = {"1d", "2d", "3d", "4d", "5d"};
@@ -122,11 +126,15 @@ static kva_status bulk_operands(ptx_decoder *d, uint32_t n, bool hint) {
   return hint ? kva_ptx_source(d, n, PTX_B64, &policy) : KVA_OK;
 }
 
+/* .multicast::cluster takes a mask of the CTAs that receive the copy; imm2 tells of it. */
 static kva_status decode_bulk_load(ptx_decoder *d) {
   bool hint = kva_ptx_take(d, "L2::cache_hint");
   uint32_t *list = d->i->list, plain = d->i->flag2 ? 0 : 1;
+  bool multicast = kva_ptx_take(d, "multicast::cluster");
   d->i->sub = PTX_BULK_LOAD;
-  KVA_TRY(bulk_operands(d, 3 + plain, hint));
+  d->i->imm2 = multicast;
+  KVA_TRY(bulk_operands(d, 3 + plain + multicast, hint));
+  if (multicast) KVA_TRY(kva_ptx_source(d, 3 + plain, PTX_B16, &list[RANKS]));
   KVA_TRY(whole_address_at(d, 0, &list[SHARED]));
   KVA_TRY(whole_address_at(d, 2 + plain, &list[MBARRIER]));
   if (d->i->flag2) return map_operand(d, 1);
@@ -302,7 +310,7 @@ kva_status kva_ptx_decode_proxy_fence(ptx_decoder *d) {
   if (init && (!kva_ptx_take(d, "release") || !kva_ptx_take(d, "cluster"))) return kva_ptx_unsupported(d);
   if (!init && (!kva_ptx_take(d, "proxy") || !kva_ptx_take(d, "async"))) return kva_ptx_unsupported(d);
   bool global = !init && kva_ptx_take(d, "global");
-  if (!init && !global) take_shared(d);
+  if (!init && !global && !take_shared(d)) kva_ptx_take(d, "shared::cluster");
   d->i->exec = init ? kva_ptx_exec_mbarrier_fence : global ? kva_ptx_exec_nothing : kva_ptx_exec_proxy_fence;
   return kva_ptx_finish(d, 0);
 }

@@ -59,9 +59,24 @@ static kva_status decode_barrier_red(ptx_decoder *d, uint32_t *first) {
   return popc ? kva_ptx_dest(d, 0, PTX_U32, &d->i->dst) : kva_ptx_pred_dest(d, &d->s->operands[0], &d->i->dst);
 }
 
+/* barrier.cluster.arrive{.release,.relaxed}{.aligned}, barrier.cluster.wait{.acquire}{.aligned} */
+static kva_status decode_cluster_barrier(ptx_decoder *d) {
+  bool arrive = kva_ptx_take(d, "arrive");
+  if (!arrive && !kva_ptx_take(d, "wait")) return kva_ptx_unsupported(d);
+  d->i->flag2 = arrive && kva_ptx_take(d, "relaxed");
+  kva_ptx_take(d, arrive ? "release" : "acquire");
+  d->i->flag = kva_ptx_take(d, "aligned");
+  if (arrive)
+    d->i->exec = kva_ptx_exec_cluster_arrive;
+  else
+    d->i->op = PTX_OP_CLUSTER_WAIT;
+  return kva_ptx_finish(d, 0);
+}
+
 static kva_status decode_bar(ptx_decoder *d) {
   uint32_t first = 0;
   d->i->class = KVA_PTX_CLASS_BARRIER;
+  if (kva_ptx_take(d, "cluster")) return decode_cluster_barrier(d);
   kva_ptx_take(d, "cta");
   if (kva_ptx_take(d, "warp")) return decode_warp_barrier(d);
   d->i->op = PTX_OP_BARRIER;

@@ -5,8 +5,9 @@ static ptx_space take_space(ptx_decoder *d) {
   static const struct {
     const char *name;
     ptx_space space;
-  } spaces[] = {{"global", PTX_GLOBAL}, {"shared", PTX_SHARED}, {"shared::cta", PTX_SHARED}, {"local", PTX_LOCAL},
-                {"const", PTX_CONST},   {"param", PTX_PARAM},   {"param::entry", PTX_PARAM}};
+  } spaces[] = {
+      {"global", PTX_GLOBAL}, {"shared", PTX_SHARED}, {"shared::cta", PTX_SHARED}, {"shared::cluster", PTX_CLUSTER},
+      {"local", PTX_LOCAL},   {"const", PTX_CONST},   {"param", PTX_PARAM},        {"param::entry", PTX_PARAM}};
   for (size_t k = 0; k < sizeof spaces / sizeof *spaces; k++)
     if (kva_ptx_take(d, spaces[k].name)) return spaces[k].space;
   return PTX_GENERIC;
@@ -50,7 +51,8 @@ static uint8_t class_of(ptx_space space) {
   switch (space) {
   case PTX_GLOBAL:
   case PTX_GENERIC: return KVA_PTX_CLASS_GLOBAL;
-  case PTX_SHARED: return KVA_PTX_CLASS_SHARED;
+  case PTX_SHARED:
+  case PTX_CLUSTER: return KVA_PTX_CLASS_SHARED;
   default: return KVA_PTX_CLASS_OTHER_MEMORY;
   }
 }

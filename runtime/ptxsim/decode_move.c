@@ -221,8 +221,32 @@ static kva_status decode_isspacep(ptx_decoder *d) {
   return kva_ptx_source(d, 1, PTX_B64, &d->i->src[0]);
 }
 
+/* mapa{.shared::cluster}.{u32,u64} d, a, rank and getctarank{.shared::cluster}.{u32,u64} d, a */
+static kva_status decode_cluster_address(ptx_decoder *d, bool map) {
+  ptx_ins *i = d->i;
+  bool cluster = kva_ptx_take(d, "shared::cluster");
+  ptx_type type = kva_ptx_take_type(d);
+  if (type != PTX_U64 && (type != PTX_U32 || !cluster)) return kva_ptx_unsupported(d);
+  i->flag2 = type == PTX_U64;
+  i->class = KVA_PTX_CLASS_INTEGER;
+  i->exec = map ? kva_ptx_exec_mapa : kva_ptx_exec_ctarank;
+  KVA_TRY(kva_ptx_finish(d, map ? 3 : 2));
+  KVA_TRY(kva_ptx_dest(d, 0, map ? type : PTX_U32, &i->dst));
+  KVA_TRY(kva_ptx_source(d, 1, type, &i->src[0]));
+  return map ? kva_ptx_source(d, 2, PTX_U32, &i->src[1]) : KVA_OK;
+}
+static kva_status decode_mapa(ptx_decoder *d) {
+  return decode_cluster_address(d, true);
+}
+static kva_status decode_getctarank(ptx_decoder *d) {
+  return decode_cluster_address(d, false);
+}
+
 static const ptx_decode_row rows[] = {
-    {"mov", decode_mov},   {"cvt", decode_cvt},   {"setp", decode_setp},         {"set", decode_set},
-    {"selp", decode_selp}, {"cvta", decode_cvta}, {"isspacep", decode_isspacep},
+    {"mapa", decode_mapa},         {"getctarank", decode_getctarank},
+    {"mov", decode_mov},           {"cvt", decode_cvt},
+    {"setp", decode_setp},         {"set", decode_set},
+    {"selp", decode_selp},         {"cvta", decode_cvta},
+    {"isspacep", decode_isspacep},
 };
 const ptx_decode_rows kva_ptx_decode_moves = {rows, sizeof rows / sizeof *rows};

@@ -21,7 +21,12 @@ struct kva_ptx_memory {
 
 /* What happened before a point of the program (clock.c): the clocks up to which the accesses of warps and asynchronous
  * agents are ordered. */
-enum { PTX_MAX_WARPS = 32, PTX_N_AGENTS = 64, PTX_N_CLOCKS = PTX_MAX_WARPS + PTX_N_AGENTS };
+enum {
+  PTX_CTA_WARPS = 32,
+  PTX_MAX_WARPS = 64, /* of a cluster */
+  PTX_N_AGENTS = 64,
+  PTX_N_CLOCKS = PTX_MAX_WARPS + PTX_N_AGENTS
+};
 typedef struct ptx_clocks {
   uint32_t seen[PTX_N_CLOCKS];                                  /* up to this clock, for all lanes */
   uint32_t some_seen[PTX_MAX_WARPS], some_lanes[PTX_MAX_WARPS]; /* up to this clock, for these lanes only */
@@ -58,9 +63,10 @@ typedef struct ptx_launch {
   const kva_ptx_kernel *kernel;
   kva_ptx_memory memory; /* the caller's ranges and the module's variables */
   kva_ptx_options options;
-  kva_ptx_dim3 grid, block;
+  kva_ptx_dim3 grid, block, cluster;
   ptx_budget *budget;
   uint32_t n_threads, n_warps, dynamic_shared, shared_bytes;
+  uint32_t cluster_size; /* CTAs */
   uint32_t registers;    /* registers of a thread at its start */
   bool tracks_global;    /* some range has `written` or `shadow` */
   ptx_clocks **released; /* check_global: per CTA, what its fences and atomics have published; NULL: nothing */
@@ -81,10 +87,12 @@ typedef enum ptx_wait {
   PTX_AT_MBARRIER,
   PTX_AT_REGISTERS,
   PTX_AT_WGMMA,
+  PTX_AT_CLUSTER,
   PTX_EXITED
 } ptx_wait;
 
 typedef struct ptx_cta ptx_cta;
+typedef struct ptx_cluster ptx_cluster;
 typedef struct ptx_copy ptx_copy;
 typedef struct ptx_bulk ptx_bulk;
 typedef struct ptx_wgmma ptx_wgmma;
@@ -94,6 +102,9 @@ struct ptx_warp {
   uint32_t *preds;
   ptx_cta *cta;
   uint32_t id, live; /* live: lanes that have not exited */
+  uint32_t number;   /* in the cluster */
+  uint32_t cluster_arrived,
+      cluster_passed; /* barrier.cluster: lanes that arrived in this phase, or in one that ended */
   ptx_wait wait;
   uint32_t barrier, wait_mask; /* the barrier it waits at, and the waiting lanes */
   const ptx_ins *at;           /* the instruction that it runs or waits at */
@@ -134,14 +145,22 @@ typedef struct ptx_shadow {
   uint32_t writer, writer_line, reader, reader_line, last_reader;
 } ptx_shadow;
 
+/* The last access to a CTA's shared memory by a warp or agent of another CTA. */
+typedef struct ptx_reached {
+  uint32_t clock;
+  const ptx_ins *by; /* NULL: none */
+  const ptx_warp *from;
+} ptx_reached;
+
 struct ptx_cta {
   const ptx_launch *launch;
+  ptx_cluster *cluster;
+  uint32_t rank; /* in the cluster */
   kva_ptx_dim3 id;
   ptx_warp *warps;
   unsigned char *shared, *local;
-  ptx_shadow *shadow;     /* per granule of shared memory; NULL: unchecked */
-  unsigned char *pending; /* bytes that an asynchronous copy will write */
-  uint32_t base_clock, top_clock, next_agent, agent_clocks[PTX_N_AGENTS];
+  ptx_shadow *shadow;             /* per granule of shared memory; NULL: unchecked */
+  unsigned char *pending;         /* bytes that an asynchronous copy will write */
   struct ptx_mbarrier *mbarriers; /* live and invalidated ones; mbarrier_at: index + 1 by address / 8 */
   uint32_t n_mbarriers, cap_mbarriers;
   uint16_t *mbarrier_at;
@@ -149,18 +168,16 @@ struct ptx_cta {
   uint32_t n_bulks, cap_bulks;
   struct {
     uint32_t group, stamp;                           /* group + 1 */
-  } product_agents[PTX_MAX_WARPS / 4][PTX_N_AGENTS]; /* by warpgroup, and by group modulo the number of agents */
+  } product_agents[PTX_CTA_WARPS / 4][PTX_N_AGENTS]; /* by warpgroup, and by group modulo the number of agents */
   uint32_t free_registers;                           /* of the CTA's share; setmaxnreg.dec returns registers to it */
   uint64_t progress;                                 /* counts events that may unblock a waiting warp */
-  uint64_t stalled_at;
-  uint32_t n_stalls; /* since the last progress */
+  ptx_reached reached[PTX_N_CLOCKS];                 /* by warp or agent of other CTAs */
   ptx_barrier barriers[PTX_N_BARRIERS];
   uint64_t number; /* in the grid */
   bool acquired;   /* it made an atomic, then a fence: it sees what other CTAs released */
   uint64_t random;
   uint64_t steps, told; /* warp instructions, and those that the launch's budget knows of */
   bool polled, went_on; /* in this turn a warp polled; a warp stored to global memory, or its poll found a new value */
-  uint32_t n_waiting;   /* consecutive turns that polled without going on */
   bool stopped;         /* a finding ended this CTA */
   struct {
     uint64_t warps, threads;
@@ -168,6 +185,18 @@ struct ptx_cta {
   kva_ptx_counters counters;
   kva_ptx_finding *findings;
   uint32_t n_findings, cap_findings;
+};
+
+/* CTAs that run at once and reach each other's shared memory; one alone if the kernel has no clusters. */
+struct ptx_cluster {
+  const ptx_launch *launch;
+  ptx_cta *ctas;
+  uint32_t n;
+  uint32_t base_clock, top_clock, next_agent, agent_clocks[PTX_N_AGENTS];
+  ptx_clocks coming, done; /* barrier.cluster: what waits acquire after the current phase, and after the last one */
+  uint64_t progress;       /* at the last stall */
+  uint32_t n_stalls;       /* since then */
+  uint32_t n_waiting;      /* consecutive turns that polled without going on */
 };
 
 /* Adds a finding at instruction `at` of lane `lane` (-1: the whole warp). Returns where to write the detail, or NULL if
@@ -180,28 +209,58 @@ const ptx_range *kva_ptx_find_range(const kva_ptx_memory *memory, uint64_t addre
 /* The named range at an address or nearest below it, for messages; NULL: none. */
 const ptx_range *kva_ptx_nearest_range(const kva_ptx_memory *memory, uint64_t address);
 
-/* Runs the CTA until it ends (true) or has polled global memory (false), when other CTAs get a turn. */
-bool kva_ptx_run_cta(ptx_cta *cta);
+/* Runs the cluster until it ends (true) or has polled global memory (false), when other clusters get a turn. */
+bool kva_ptx_run_cluster(ptx_cluster *cluster);
 /* Reports CTAs that wait for each other, so that none can continue. */
-void kva_ptx_report_polling(ptx_cta *cta);
+void kva_ptx_report_polling(ptx_cluster *cluster);
 /* exec_sync.c. A warp arrives at a barrier; true: it must wait. */
 bool kva_ptx_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 /* Wakes the warps at complete barriers; true if there were any. */
 bool kva_ptx_release_barriers(ptx_cta *cta);
 
+/* exec_cluster.c. A warp begins barrier.cluster.wait; true: it must stop. */
+bool kva_ptx_cluster_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+/* Wakes the warps that wait for a phase in which all threads of the cluster have arrived. */
+bool kva_ptx_release_cluster(ptx_cluster *cluster);
+/* Notes an access to another CTA's shared memory by a thread or agent, whose stamp this is. That CTA must have started
+ * before it, and must not end before it. */
+void kva_ptx_reach(ptx_warp *w, const ptx_ins *i, int lane, ptx_cta *owner, uint32_t stamp);
+void kva_ptx_cluster_check_exit(ptx_cluster *cluster);
+
+/* The CTA whose shared memory an address of w reaches, the window of the cluster included; *address becomes an address
+ * in that CTA. NULL: the cluster has no such CTA. */
+enum { PTX_RANK_SHIFT = 24 };
+static inline ptx_cta *ptx_owner(const ptx_warp *w, uint64_t *address) {
+  uint64_t number = *address >> PTX_RANK_SHIFT;
+  if (!number) return w->cta;
+  if (number > w->cta->cluster->n) return NULL;
+  *address &= (1u << PTX_RANK_SHIFT) - 1;
+  return &w->cta->cluster->ctas[number - 1];
+}
+/* The address in the cluster's window of an address in `owner`. */
+static inline uint32_t ptx_window(const ptx_cta *owner, uint32_t address) {
+  return (owner->rank + 1) << PTX_RANK_SHIFT | address;
+}
+
 /* clock.c: the happens-before order. */
-void kva_ptx_clocks_begin(ptx_cta *cta);
+void kva_ptx_clocks_begin(ptx_cluster *cluster);
 void kva_ptx_clocks_warp_sync(ptx_warp *w);
 /* Publishes to `to` what happened before this point, for later acquires; mask: the releasing lanes. */
 void kva_ptx_clocks_release(ptx_warp *w, ptx_clocks *to, uint32_t mask);
 void kva_ptx_clocks_join(ptx_clocks *to, const ptx_clocks *from);
 void kva_ptx_clocks_proxy_fence(ptx_warp *w);
 /* Starts an asynchronous access and returns its stamp; ends it. */
-uint32_t kva_ptx_agent_begin(ptx_cta *cta);
+uint32_t kva_ptx_agent_begin(ptx_cluster *cluster);
 void kva_ptx_agent_end(ptx_clocks *to, uint32_t stamp);
 
-/* A stamp consists of clock, strong flag (atomic or volatile), and thread or PTX_FIRST_AGENT + agent. */
-enum { PTX_FIRST_AGENT = 1024, PTX_THREAD_BITS = 11, PTX_STRONG = 1 << PTX_THREAD_BITS, PTX_CLOCK_SHIFT = 12 };
+/* A stamp consists of clock, strong flag (atomic or volatile), and thread of the cluster or PTX_FIRST_AGENT + agent. */
+enum {
+  PTX_FIRST_AGENT = PTX_MAX_WARPS * PTX_LANES,
+  PTX_THREAD_BITS = 12,
+  PTX_STRONG = 1 << PTX_THREAD_BITS,
+  PTX_CLOCK_SHIFT = PTX_THREAD_BITS + 1
+};
+_Static_assert(PTX_FIRST_AGENT + PTX_N_AGENTS <= PTX_STRONG, "agents and threads have different numbers");
 static inline uint32_t ptx_stamp_clock(uint32_t stamp) {
   return stamp >> PTX_CLOCK_SHIFT;
 }
@@ -209,12 +268,12 @@ static inline uint32_t ptx_stamp_thread(uint32_t stamp) {
   return stamp & (PTX_STRONG - 1);
 }
 static inline uint32_t ptx_stamp_of(const ptx_warp *w, int lane, bool strong) {
-  return w->clock << PTX_CLOCK_SHIFT | (strong ? PTX_STRONG : 0) | (w->id * PTX_LANES + (uint32_t)lane);
+  return w->clock << PTX_CLOCK_SHIFT | (strong ? PTX_STRONG : 0) | (w->number * PTX_LANES + (uint32_t)lane);
 }
 /* Whether an earlier access, by a thread other than `thread`, may be concurrent with one that w makes now. */
 bool kva_ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread);
 
-/* race.c: accesses to shared memory. */
+/* race.c: accesses to shared memory, where addresses may be those of the cluster's window. */
 void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
 /* data: the written bytes, or NULL if they are not known yet. */
 void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data);
@@ -242,10 +301,10 @@ typedef struct ptx_mbarrier {
   uint32_t tx_line;        /* line of the last expect_tx */
   ptx_clocks coming, done; /* clocks that waiters acquire after the current phase, and after the last one */
 } ptx_mbarrier;
-/* kva_ptx_mbarrier_at: the mbarrier at an address of shared memory; NULL: none. kva_ptx_mbarrier_find: the live one;
- * NULL after a finding. */
+/* kva_ptx_mbarrier_at: the mbarrier at an address of shared memory; NULL: none. kva_ptx_mbarrier_find: the live one
+ * that w reaches; NULL after a finding. */
 ptx_mbarrier *kva_ptx_mbarrier_at(ptx_cta *cta, uint64_t address);
-ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address);
+ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, ptx_cta *owner, uint64_t address);
 void kva_ptx_mbarrier_arrive(ptx_warp *w, const ptx_ins *i, int lane, ptx_mbarrier *b, uint32_t count);
 void kva_ptx_mbarrier_complete_tx(ptx_cta *cta, ptx_mbarrier *b, int64_t bytes);
 /* A warp begins to wait at its instruction; true: it must stop. */
@@ -282,6 +341,8 @@ void kva_ptx_registers_check_exit(ptx_cta *cta);
 void kva_ptx_addresses(const ptx_warp *w, uint32_t slot, int64_t offset, uint64_t out[PTX_LANES]);
 /* The state space of a generic address; *address becomes an address within that space. */
 ptx_space kva_ptx_space_of(uint64_t *address);
+/* Whether the instruction's access is to shared memory; a generic *address becomes one in it. */
+bool kva_ptx_is_shared(const ptx_ins *i, uint64_t *address);
 unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address,
                                uint32_t size, bool write);
 /* Counts one request. */
@@ -303,6 +364,9 @@ void kva_ptx_exec_set(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_selp32(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_selp64(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_pred_logic(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_mapa(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_ctarank(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_cluster_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_cvta(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_isspace(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask);

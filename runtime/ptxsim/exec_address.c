@@ -112,6 +112,11 @@ ptx_space kva_ptx_space_of(uint64_t *address) {
   return window == 1 ? PTX_SHARED : window == 2 ? PTX_LOCAL : PTX_PARAM;
 }
 
+bool kva_ptx_is_shared(const ptx_ins *i, uint64_t *address) {
+  if (i->space == PTX_GENERIC) return kva_ptx_space_of(address) == PTX_SHARED;
+  return i->space == PTX_SHARED || i->space == PTX_CLUSTER;
+}
+
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 static void global_fault(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size) {
@@ -154,10 +159,16 @@ static unsigned char *windowed(ptx_warp *w, const ptx_ins *i, kva_ptx_finding_ki
   return NULL;
 }
 
+static unsigned char *shared_place(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size) {
+  uint32_t limit = w->cta->launch->shared_bytes;
+  const ptx_cta *owner = ptx_owner(w, &address);
+  return windowed(w, i, KVA_PTX_SHARED_BOUNDS, lane, address, size, owner ? owner->shared : NULL, owner ? limit : 0);
+}
+
 unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address,
                                uint32_t size, bool write) {
   const ptx_launch *launch = w->cta->launch;
-  if (space == PTX_GENERIC) space = kva_ptx_space_of(&address);
+  if (space == PTX_GENERIC && (space = kva_ptx_space_of(&address)) == PTX_SHARED) space = PTX_CLUSTER;
   if (address & (size - 1)) {
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MISALIGNED, i, w, lane),
                    "%s of %u bytes at address 0x%llx, which is no multiple of %u", i->text, size,
@@ -167,6 +178,7 @@ unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, i
   switch (space) {
   case PTX_SHARED:
     return windowed(w, i, KVA_PTX_SHARED_BOUNDS, lane, address, size, w->cta->shared, launch->shared_bytes);
+  case PTX_CLUSTER: return shared_place(w, i, lane, address, size);
   case PTX_LOCAL: {
     uint64_t thread = (uint64_t)w->id * PTX_LANES + (uint64_t)lane;
     unsigned char *own = w->cta->local ? w->cta->local + thread * launch->kernel->local_bytes : NULL;

@@ -87,7 +87,7 @@ void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     int lane = ptx_first(m);
     uint64_t address = a[lane], old = ~0ull;
     unsigned char *place = kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, i->bytes, true);
-    bool shared = i->space == PTX_SHARED || (i->space == PTX_GENERIC && kva_ptx_space_of(&address) == PTX_SHARED);
+    bool shared = kva_ptx_is_shared(i, &address);
     if (place && shared) kva_ptx_race_atomic(w, i, lane, (uint32_t)address, i->bytes);
     if (place && !shared && w->cta->launch->tracks_global) kva_ptx_global_atomic(w, i, lane, address, i->bytes);
     uint64_t c = i->sub == PTX_ATOM_CAS ? lane_value(w, i, i->src[2], lane) : 0;

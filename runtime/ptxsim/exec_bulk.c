@@ -8,6 +8,7 @@
 struct ptx_bulk {
   const ptx_ins *i;
   ptx_warp *w;
+  ptx_cta *at_cta; /* whose shared memory it uses */
   int lane;
   uint32_t kind, shared, mbarrier, stamp, group, mark;
   uint64_t global; /* unused by tensors */
@@ -17,8 +18,8 @@ struct ptx_bulk {
   bool done; /* a store made at issue, which its wait has not yet covered */
 };
 
-/* Operands in list: shared address, mbarrier, global address or tensor map, size, coordinates. */
-enum { SHARED, MBARRIER, GLOBAL, SIZE, COORDINATES };
+/* Operands in list: shared address, mbarrier, global address or tensor map, size, mask of CTAs, coordinates. */
+enum { SHARED, MBARRIER, GLOBAL, SIZE, RANKS, COORDINATES };
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
@@ -90,7 +91,7 @@ static void move_out(const ptx_bulk *c, unsigned char *to, const unsigned char *
 }
 
 static void perform_plain(const ptx_bulk *c) {
-  unsigned char *shared = c->w->cta->shared + c->shared;
+  unsigned char *shared = c->at_cta->shared + c->shared;
   unsigned char *global = global_place(c, c->global, c->bytes, c->kind != PTX_BULK_LOAD);
   if (!global) return;
   if (c->kind == PTX_BULK_LOAD)
@@ -114,7 +115,7 @@ static bool find_row(const ptx_bulk *c, uint32_t row, uint64_t *out) {
 
 /* Copies the innermost extent of the box in 16-byte pieces, the unit of the swizzle. */
 static void copy_pieces(const ptx_bulk *c, uint32_t first, unsigned char *row, uint32_t bytes, bool to_shared) {
-  unsigned char *shared = c->w->cta->shared;
+  unsigned char *shared = c->at_cta->shared;
   for (uint32_t b = 0; b < bytes; b += 16) {
     uint32_t at = ptx_swizzle(first + b, c->map.swizzle);
     memcpy(to_shared ? shared + at : row + b, to_shared ? row + b : shared + at, 16);
@@ -150,7 +151,7 @@ static void perform(const ptx_bulk *c) {
 }
 
 static void land(const ptx_bulk *c) {
-  ptx_cta *cta = c->w->cta;
+  ptx_cta *cta = c->at_cta;
   ptx_mbarrier *b = kva_ptx_mbarrier_at(cta, c->mbarrier);
   if (c->kind == PTX_BULK_ARRIVE) {
     kva_ptx_copies_land(c->w, c->mark);
@@ -166,7 +167,7 @@ static void land(const ptx_bulk *c) {
 /* ---- issue ------------------------------------------------------------------------------------------------------- */
 
 static void keep(const ptx_bulk *c) {
-  ptx_cta *cta = c->w->cta;
+  ptx_cta *cta = c->at_cta;
   if (cta->n_bulks == cta->cap_bulks) {
     uint32_t cap = cta->cap_bulks ? 2 * cta->cap_bulks : 16;
     ptx_bulk *more = realloc(cta->bulks, cap * sizeof *more);
@@ -182,22 +183,36 @@ static void keep(const ptx_bulk *c) {
 
 static void issue_load(ptx_bulk *c) {
   ptx_cta *cta = c->w->cta;
-  const ptx_mbarrier *b = kva_ptx_mbarrier_find(c->w, c->i, c->lane, c->mbarrier);
+  const ptx_mbarrier *b = kva_ptx_mbarrier_find(c->w, c->i, c->lane, c->at_cta, c->mbarrier);
   if (!b) return;
+  c->stamp = kva_ptx_agent_begin(cta->cluster);
   if (!b->fenced) {
     kva_ptx_finding *f = kva_ptx_add_finding(cta, KVA_PTX_MISSING_FENCE, c->i, c->w, c->lane);
     if (f) f->other_line = b->init_line;
     kva_ptx_detail(f, "%s: no fence.mbarrier_init or fence.proxy.async follows the mbarrier.init at line %u",
                    c->i->text, b->init_line);
   }
-  kva_ptx_race_async_write(c->w, c->i, c->lane, c->shared, c->bytes, c->stamp);
+  kva_ptx_race_async_write(c->w, c->i, c->lane, ptx_window(c->at_cta, c->shared), c->bytes, c->stamp);
   if (cta->launch->options.lazy)
     keep(c);
   else
     land(c);
 }
 
+/* One copy for each CTA of the mask, to the same places in each. */
+static void issue_multicast(ptx_bulk *c, uint32_t ranks) {
+  const ptx_cluster *cluster = c->w->cta->cluster;
+  if (!ranks || ranks >> cluster->n)
+    kva_ptx_detail(kva_ptx_add_finding(c->w->cta, KVA_PTX_OPERAND, c->i, c->w, c->lane),
+                   "%s to CTAs of mask 0x%x, in a cluster of %u", c->i->text, ranks, cluster->n);
+  for (uint32_t k = 0; k < cluster->n; k++) {
+    c->at_cta = &cluster->ctas[k];
+    if (ranks >> k & 1) issue_load(c);
+  }
+}
+
 static void issue_store(ptx_bulk *c) {
+  c->stamp = kva_ptx_agent_begin(c->w->cta->cluster);
   kva_ptx_race_async_read(c->w, c->i, c->lane, c->shared, c->bytes, c->stamp);
   c->group = c->w->bulk_group[c->lane];
   c->done = !c->w->cta->launch->options.lazy;
@@ -209,10 +224,21 @@ static uint32_t coordinate(const ptx_warp *w, const ptx_ins *i, uint32_t d, int 
   return ptx_reg32(w, i->list[COORDINATES + d])[lane];
 }
 
+/* The CTA that a load's addresses lie in, which become addresses in it; NULL after a finding. */
+static ptx_cta *destination(const ptx_bulk *c, uint64_t *shared, uint64_t *mbarrier) {
+  ptx_cta *to = ptx_owner(c->w, shared), *counts = ptx_owner(c->w, mbarrier);
+  if (to && to == counts) return to;
+  kva_ptx_detail(kva_ptx_add_finding(c->w->cta, KVA_PTX_OPERAND, c->i, c->w, c->lane),
+                 "%s: shared address and mbarrier do not lie in one CTA of the cluster", c->i->text);
+  return NULL;
+}
+
 /* Describes the copy of one lane; false after a finding. */
 static bool describe(ptx_warp *w, const ptx_ins *i, int lane, ptx_bulk *c) {
-  *c = (ptx_bulk){.i = i, .w = w, .lane = lane, .kind = i->sub};
+  *c = (ptx_bulk){.i = i, .w = w, .at_cta = w->cta, .lane = lane, .kind = i->sub};
   uint64_t shared = ptx_reg64(w, i->list[SHARED])[lane], global = ptx_reg64(w, i->list[GLOBAL])[lane];
+  uint64_t mbarrier = c->kind == PTX_BULK_LOAD ? ptx_reg64(w, i->list[MBARRIER])[lane] : 0;
+  if (c->kind == PTX_BULK_LOAD && !(c->at_cta = destination(c, &shared, &mbarrier))) return false;
   if (i->flag2) {
     if (!read_map(c, global)) return false;
     c->bytes = c->map.element;
@@ -227,8 +253,7 @@ static bool describe(ptx_warp *w, const ptx_ins *i, int lane, ptx_bulk *c) {
   }
   if (!c->bytes || !shared_fits(c, shared)) return false;
   c->shared = (uint32_t)shared;
-  if (c->kind == PTX_BULK_LOAD) c->mbarrier = (uint32_t)ptx_reg64(w, i->list[MBARRIER])[lane];
-  c->stamp = kva_ptx_agent_begin(w->cta);
+  c->mbarrier = (uint32_t)mbarrier;
   return true;
 }
 
@@ -236,18 +261,20 @@ void kva_ptx_exec_bulk(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   for (uint32_t m = mask; m; m &= m - 1) {
     ptx_bulk c;
     if (!describe(w, i, ptx_first(m), &c)) continue;
-    if (c.kind == PTX_BULK_LOAD)
-      issue_load(&c);
-    else
+    if (c.kind != PTX_BULK_LOAD)
       issue_store(&c);
+    else if (i->imm2)
+      issue_multicast(&c, ptx_reg32(w, i->list[RANKS])[c.lane]);
+    else
+      issue_load(&c);
   }
 }
 
 void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier) {
-  ptx_mbarrier *b = kva_ptx_mbarrier_find(w, i, lane, mbarrier);
+  ptx_mbarrier *b = kva_ptx_mbarrier_find(w, i, lane, w->cta, mbarrier);
   if (!b) return;
   if (!i->flag2) b->pending++;
-  ptx_bulk c = {.i = i, .w = w, .lane = lane, .kind = PTX_BULK_ARRIVE, .mbarrier = mbarrier};
+  ptx_bulk c = {.i = i, .w = w, .at_cta = w->cta, .lane = lane, .kind = PTX_BULK_ARRIVE, .mbarrier = mbarrier};
   c.mark = kva_ptx_copies_mark(w, lane);
   if (w->cta->launch->options.lazy)
     keep(&c);

@@ -1,6 +1,6 @@
 /* Undefined reads and data races in tracked global memory.
  *
- * Races (options.check_global): within a CTA, as for shared memory (race.c). Accesses of different CTAs are unordered,
+ * Races (options.check_global): within a cluster, as for shared memory (race.c). Accesses of others are unordered,
  * unless the earlier CTA executed a fence of scope gpu and then an atomic, and the later one an atomic and then such a
  * fence. The check ignores whether the two atomics synchronise with each other, so races can be missed. */
 #include "runtime/ptxsim/exec.h"
@@ -49,10 +49,17 @@ static bool is_in(const ptx_clocks *c, uint32_t s) {
   return clock <= c->some_seen[warp] && c->some_lanes[warp] >> (who % PTX_LANES) & 1;
 }
 
+static bool is_in_cluster(const ptx_cluster *cluster, uint32_t cta) {
+  for (uint32_t k = 0; k < cluster->n; k++)
+    if (cluster->ctas[k].number == cta) return true;
+  return false;
+}
+
 static bool conflicts(const ptx_warp *w, const stamp *earlier, uint32_t mine) {
   const ptx_cta *cta = w->cta;
   if (!earlier->cta || earlier->stamp & mine & PTX_STRONG) return false;
-  if (earlier->cta == cta->number + 1) return kva_ptx_unordered(w, earlier->stamp, ptx_stamp_thread(mine));
+  if (is_in_cluster(cta->cluster, earlier->cta - 1))
+    return kva_ptx_unordered(w, earlier->stamp, ptx_stamp_thread(mine));
   const ptx_clocks *released = cta->launch->released[earlier->cta - 1];
   return !(cta->acquired && released && is_in(released, earlier->stamp));
 }
@@ -63,8 +70,9 @@ static void race(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, ui
   if (!f) return;
   f->other_line = earlier->line;
   kva_ptx_detail(f, "%s at offset %llu of '%s', %s by thread %u of CTA %u at line %u with nothing between", i->text,
-                 (unsigned long long)(address - r->base), r->name, what, ptx_stamp_thread(earlier->stamp),
-                 earlier->cta - 1, earlier->line);
+                 (unsigned long long)(address - r->base), r->name, what,
+                 ptx_stamp_thread(earlier->stamp) % (w->cta->launch->n_warps * PTX_LANES), earlier->cta - 1,
+                 earlier->line);
 }
 
 static void read_granule(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address,

@@ -13,11 +13,21 @@ static void misuse(ptx_warp *w, const ptx_ins *i, int lane, const ptx_mbarrier *
                  i->text, b->address, what);
 }
 
-static bool to_shared(ptx_warp *w, const ptx_ins *i, int lane, uint64_t *address) {
-  if (!kva_ptx_resolve(w, i, (ptx_space)i->space, lane, *address, 8, false)) return false;
-  if (i->space != PTX_GENERIC || kva_ptx_space_of(address) == PTX_SHARED) return true;
+/* The CTA whose shared memory *address lies in, which becomes an address in that CTA; NULL after a finding. */
+static ptx_cta *to_shared(ptx_warp *w, const ptx_ins *i, int lane, uint64_t *address) {
+  if (!kva_ptx_resolve(w, i, (ptx_space)i->space, lane, *address, 8, false)) return NULL;
+  if (kva_ptx_is_shared(i, address)) return ptx_owner(w, address);
   kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane), "%s at an address that is not shared",
                  i->text);
+  return NULL;
+}
+
+/* The same, where only the CTA's own shared memory will do. */
+static bool to_own(ptx_warp *w, const ptx_ins *i, int lane, uint64_t *address) {
+  const ptx_cta *owner = to_shared(w, i, lane, address);
+  if (!owner || owner == w->cta) return owner;
+  kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane), "%s of CTA %u of the cluster by CTA %u",
+                 i->text, owner->rank, w->cta->rank);
   return false;
 }
 
@@ -28,14 +38,15 @@ ptx_mbarrier *kva_ptx_mbarrier_at(ptx_cta *cta, uint64_t address) {
   return number ? &cta->mbarriers[number - 1] : NULL;
 }
 
-ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
-  ptx_mbarrier *b = kva_ptx_mbarrier_at(w->cta, address);
+ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, ptx_cta *owner, uint64_t address) {
+  ptx_mbarrier *b = kva_ptx_mbarrier_at(owner, address);
+  kva_ptx_reach(w, i, lane, owner, ptx_stamp_of(w, lane, true));
   if (!b || !b->live) {
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane),
                    "%s: no mbarrier was initialised at shared address %llu", i->text, (unsigned long long)address);
     return NULL;
   }
-  if (w->cta->shadow && kva_ptx_unordered(w, b->init_stamp, w->id * PTX_LANES + (uint32_t)lane)) {
+  if (w->cta->shadow && kva_ptx_unordered(w, b->init_stamp, w->number * PTX_LANES + (uint32_t)lane)) {
     kva_ptx_finding *f = kva_ptx_add_finding(w->cta, KVA_PTX_SHARED_RACE, i, w, lane);
     if (f) f->other_line = b->init_line;
     kva_ptx_detail(f, "%s: mbarrier at shared address %u, initialised at line %u with no barrier between", i->text,
@@ -46,7 +57,11 @@ ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uin
 
 /* The live mbarrier that a lane's operand addresses. */
 static ptx_mbarrier *named(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
-  return to_shared(w, i, lane, &address) ? kva_ptx_mbarrier_find(w, i, lane, address) : NULL;
+  ptx_cta *owner = to_shared(w, i, lane, &address);
+  return owner ? kva_ptx_mbarrier_find(w, i, lane, owner, address) : NULL;
+}
+static ptx_mbarrier *named_own(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
+  return to_own(w, i, lane, &address) ? kva_ptx_mbarrier_find(w, i, lane, w->cta, address) : NULL;
 }
 
 static ptx_mbarrier *create(ptx_cta *cta, uint64_t address) {
@@ -67,7 +82,7 @@ static ptx_mbarrier *create(ptx_cta *cta, uint64_t address) {
 }
 
 static void init(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t count) {
-  if (!to_shared(w, i, lane, &address)) return;
+  if (!to_own(w, i, lane, &address)) return;
   ptx_mbarrier *b = create(w->cta, address);
   if (!b) {
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane), "more than %d mbarriers", MAX_BARRIERS);
@@ -85,7 +100,7 @@ static void init(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint
 }
 
 static void invalidate(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
-  ptx_mbarrier *b = named(w, i, lane, address);
+  ptx_mbarrier *b = named_own(w, i, lane, address);
   if (!b) return;
   if (b->tx) misuse(w, i, lane, b, "still expects bytes");
   b->live = false;
@@ -175,7 +190,7 @@ void kva_ptx_exec_copy_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   kva_ptx_addresses(w, i->src[0], i->imm, a);
   for (uint32_t m = mask; m; m &= m - 1) {
     uint64_t address = a[ptx_first(m)];
-    if (to_shared(w, i, ptx_first(m), &address)) kva_ptx_copies_arrive(w, i, ptx_first(m), (uint32_t)address);
+    if (to_own(w, i, ptx_first(m), &address)) kva_ptx_copies_arrive(w, i, ptx_first(m), (uint32_t)address);
   }
 }
 
@@ -195,7 +210,7 @@ static uint32_t ready_lanes(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   kva_ptx_addresses(w, i->src[0], i->imm, a);
   for (uint32_t m = mask; m; m &= m - 1) {
     int lane = ptx_first(m);
-    const ptx_mbarrier *b = named(w, i, lane, a[lane]);
+    const ptx_mbarrier *b = named_own(w, i, lane, a[lane]);
     if (!b || is_over(w, i, lane, b)) ready |= 1u << lane;
   }
   return ready;
@@ -209,8 +224,8 @@ static void resume(ptx_warp *w, const ptx_ins *i, uint32_t ready, uint32_t mask)
   const ptx_mbarrier *last = NULL;
   for (uint32_t m = ready; m; m &= m - 1) {
     uint64_t address = a[ptx_first(m)];
-    if (i->space == PTX_GENERIC) kva_ptx_space_of(&address);
-    const ptx_mbarrier *b = kva_ptx_mbarrier_at(w->cta, address);
+    kva_ptx_is_shared(i, &address);
+    const ptx_mbarrier *b = ptx_owner(w, &address) == w->cta ? kva_ptx_mbarrier_at(w->cta, address) : NULL;
     if (b && b != last) kva_ptx_clocks_join(&w->before, &b->done);
     last = b;
   }
@@ -247,7 +262,7 @@ bool kva_ptx_release_mbarriers(ptx_cta *cta, bool give_up) {
 void kva_ptx_mbarrier_fence(ptx_warp *w) {
   for (uint32_t k = 0; k < w->cta->n_mbarriers; k++) {
     ptx_mbarrier *b = &w->cta->mbarriers[k];
-    if (ptx_stamp_thread(b->init_stamp) / PTX_LANES == w->id) b->fenced = true;
+    if (ptx_stamp_thread(b->init_stamp) / PTX_LANES == w->number) b->fenced = true;
   }
 }
 

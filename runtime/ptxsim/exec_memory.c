@@ -42,7 +42,7 @@ static void count(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mas
   if (space == PTX_GENERIC) space = kva_ptx_space_of(&first);
   if (space == PTX_GLOBAL)
     kva_ptx_count_global(w->cta, a, mask, size, store);
-  else if (space == PTX_SHARED)
+  else if (space == PTX_SHARED || space == PTX_CLUSTER)
     kva_ptx_count_shared(w->cta, i, a, mask, size);
 }
 
@@ -60,15 +60,11 @@ static void note_global(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32
   }
 }
 
-static bool is_shared(const ptx_ins *i, uint64_t *address) {
-  return i->space == PTX_SHARED || (i->space == PTX_GENERIC && kva_ptx_space_of(address) == PTX_SHARED);
-}
-
 static void load_lane(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
   static const unsigned char poison[8] = {255, 255, 255, 255, 255, 255, 255, 255};
   uint32_t size = (uint32_t)i->bytes * i->n;
   const unsigned char *from = kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, size, false);
-  if (from && is_shared(i, &address)) kva_ptx_race_read(w, i, lane, (uint32_t)address, size);
+  if (from && kva_ptx_is_shared(i, &address)) kva_ptx_race_read(w, i, lane, (uint32_t)address, size);
   for (uint32_t k = 0; k < i->n; k++) put(w, i, i->list[k], lane, from ? from + k * i->bytes : poison);
 }
 
@@ -178,7 +174,7 @@ void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t a[PTX_LANES];
   uint32_t size = (uint32_t)i->bytes * i->n;
   kva_ptx_addresses(w, i->src[0], i->imm, a);
-  w->cta->went_on |= i->space != PTX_SHARED;
+  w->cta->went_on |= i->space != PTX_SHARED && i->space != PTX_CLUSTER;
   count(w, i, a, mask, true);
   if (w->cta->launch->tracks_global) note_global(w, i, a, mask, true);
   unsigned char *all = i->space == PTX_GLOBAL ? consecutive(w, i, a, mask, true) : NULL;
@@ -195,7 +191,7 @@ void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
                                          : kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, size, true);
     if (!to) continue;
     for (uint32_t k = 0; k < i->n; k++) get(w, i, i->list[k], lane, data + k * i->bytes);
-    if (is_shared(i, &address)) kva_ptx_race_write(w, i, lane, (uint32_t)address, size, data);
+    if (kva_ptx_is_shared(i, &address)) kva_ptx_race_write(w, i, lane, (uint32_t)address, size, data);
     memcpy(to, data, size);
   }
 }

@@ -288,7 +288,7 @@ static uint32_t group_stamp(ptx_warp *w) {
   uint32_t slot = w->product_group % PTX_N_AGENTS;
   uint32_t *group = &w->cta->product_agents[w->id / GROUP][slot].group;
   uint32_t *stamp = &w->cta->product_agents[w->id / GROUP][slot].stamp;
-  if (*group != w->product_group + 1) *stamp = kva_ptx_agent_begin(w->cta);
+  if (*group != w->product_group + 1) *stamp = kva_ptx_agent_begin(w->cta->cluster);
   *group = w->product_group + 1;
   return *stamp;
 }

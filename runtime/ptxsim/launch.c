@@ -1,18 +1,18 @@
 /* Launches: checks, memory for CTAs, distribution of the grid over the pool, the report.
  *
- * CTAs start in order of their numbers. If a kernel polls global memory, up to RESIDENT CTAs are active and take turns
- * in one host thread. */
+ * Clusters start in order of their numbers; without clusters, each CTA is one. If a kernel polls global memory, up to
+ * RESIDENT CTAs are active and take turns in one host thread. */
 #include "runtime/ptxsim/exec.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { MAX_THREADS = 1024, MAX_SHARED = 227 << 10, ALIGN = 1024, RESIDENT = 16 };
+enum { MAX_THREADS = 1024, MAX_SHARED = 227 << 10, ALIGN = 1024, RESIDENT = 16, MAX_CLUSTER = 8 };
 
-/* A context runs CTAs one after the other; there are as many contexts as CTAs that run at once. */
+/* A context runs clusters one after the other; there are as many contexts as clusters that run at once. */
 typedef struct context context;
 struct context {
-  ptx_cta cta;
+  ptx_cluster cluster;
   context *next;
 };
 
@@ -33,8 +33,7 @@ static void *aligned_zeroed(size_t size) {
   return p;
 }
 
-static void destroy_context(context *c) {
-  ptx_cta *cta = &c->cta;
+static void destroy_cta(ptx_cta *cta) {
   for (uint32_t k = 0; cta->warps && k < cta->launch->n_warps; k++) {
     ptx_warp *w = &cta->warps[k];
     free(w->regs);
@@ -55,6 +54,11 @@ static void destroy_context(context *c) {
   free(cta->bulks);
   free(cta->executed);
   free(cta->findings);
+}
+
+static void destroy_context(context *c) {
+  for (uint32_t k = 0; c->cluster.ctas && k < c->cluster.n; k++) destroy_cta(&c->cluster.ctas[k]);
+  free(c->cluster.ctas);
   free(c);
 }
 
@@ -62,6 +66,7 @@ static bool make_warp(ptx_cta *cta, ptx_warp *w, uint32_t id) {
   const kva_ptx_kernel *k = cta->launch->kernel;
   w->cta = cta;
   w->id = id;
+  w->number = cta->rank * cta->launch->n_warps + id;
   w->regs = aligned_zeroed(k->reg_bytes);
   w->preds = calloc(k->n_preds, sizeof *w->preds);
   if (cta->launch->options.check_global && !(w->released = calloc(1, sizeof *w->released))) return false;
@@ -85,12 +90,10 @@ static bool make_shared(ptx_cta *cta) {
   return !(bytes && k->uses_async) || cta->pending;
 }
 
-static context *make_context(const ptx_launch *launch) {
-  context *c = calloc(1, sizeof *c);
-  if (!c) return NULL;
-  ptx_cta *cta = &c->cta;
+/* Returns false if no memory is left. */
+static bool make_cta(ptx_cta *cta) {
+  const ptx_launch *launch = cta->launch;
   const kva_ptx_kernel *k = launch->kernel;
-  cta->launch = launch;
   cta->warps = calloc(launch->n_warps, sizeof *cta->warps);
   cta->executed = calloc(k->n_ins, sizeof *cta->executed);
   bool ok = cta->warps && cta->executed && make_shared(cta);
@@ -98,6 +101,23 @@ static context *make_context(const ptx_launch *launch) {
   if (ok && launch->shared_bytes)
     ok = (cta->mbarrier_at = calloc(launch->shared_bytes / 8 + 1, sizeof *cta->mbarrier_at)) != NULL;
   for (uint32_t w = 0; ok && w < launch->n_warps; w++) ok = make_warp(cta, &cta->warps[w], w);
+  return ok;
+}
+
+static context *make_context(const ptx_launch *launch) {
+  context *c = calloc(1, sizeof *c);
+  if (!c) return NULL;
+  c->cluster.launch = launch;
+  c->cluster.n = launch->cluster_size;
+  c->cluster.ctas = calloc(c->cluster.n, sizeof *c->cluster.ctas);
+  bool ok = c->cluster.ctas != NULL;
+  for (uint32_t k = 0; ok && k < c->cluster.n; k++) {
+    ptx_cta *cta = &c->cluster.ctas[k];
+    cta->launch = launch;
+    cta->cluster = &c->cluster;
+    cta->rank = k;
+    ok = make_cta(cta);
+  }
   if (ok) return c;
   destroy_context(c);
   return NULL;
@@ -128,7 +148,18 @@ static void fill_grid(ptx_warp *w) {
   fill(w, PTX_SPECIAL_NWARPID, launch->n_warps), fill(w, PTX_SPECIAL_SMID, 0);
   fill(w, PTX_SPECIAL_NSMID, 1), fill(w, PTX_SPECIAL_GRIDID, 0);
   fill(w, PTX_SPECIAL_DYNAMIC_SMEM, launch->dynamic_shared), fill(w, PTX_SPECIAL_TOTAL_SMEM, launch->shared_bytes);
-  fill(w, PTX_SPECIAL_CLUSTER_RANK, 0), fill(w, PTX_SPECIAL_CLUSTER_SIZE, 1);
+}
+
+static void fill_cluster(ptx_warp *w) {
+  const ptx_launch *launch = w->cta->launch;
+  const kva_ptx_dim3 *id = &w->cta->id, *size = &launch->cluster, *grid = &launch->grid;
+  fill(w, PTX_SPECIAL_CLUSTER_RANK, w->cta->rank), fill(w, PTX_SPECIAL_CLUSTER_SIZE, launch->cluster_size);
+  fill(w, PTX_SPECIAL_CLUSTER_CTAID_X, id->x % size->x), fill(w, PTX_SPECIAL_CLUSTER_CTAID_Y, id->y % size->y);
+  fill(w, PTX_SPECIAL_CLUSTER_CTAID_Z, id->z % size->z), fill(w, PTX_SPECIAL_CLUSTER_NCTAID_X, size->x);
+  fill(w, PTX_SPECIAL_CLUSTER_NCTAID_Y, size->y), fill(w, PTX_SPECIAL_CLUSTER_NCTAID_Z, size->z);
+  fill(w, PTX_SPECIAL_CLUSTERID_X, id->x / size->x), fill(w, PTX_SPECIAL_CLUSTERID_Y, id->y / size->y);
+  fill(w, PTX_SPECIAL_CLUSTERID_Z, id->z / size->z), fill(w, PTX_SPECIAL_NCLUSTERID_X, grid->x / size->x);
+  fill(w, PTX_SPECIAL_NCLUSTERID_Y, grid->y / size->y), fill(w, PTX_SPECIAL_NCLUSTERID_Z, grid->z / size->z);
 }
 
 static void fill_lanes(ptx_warp *w) {
@@ -151,6 +182,7 @@ static void start_warp(ptx_warp *w) {
   w->live = rest >= PTX_LANES ? PTX_ALL : (1u << rest) - 1;
   w->wait = PTX_READY;
   w->steps = 0;
+  w->cluster_arrived = w->cluster_passed = 0;
   w->n_copies = w->group = w->n_marks = w->n_products = w->product_group = 0;
   memset(w->bulk_group, 0, sizeof w->bulk_group);
   w->wgmma_fenced = 0;
@@ -167,29 +199,44 @@ static void start_warp(ptx_warp *w) {
   memset(w->preds, 0, launch->kernel->n_preds * sizeof *w->preds);
   w->preds[PTX_TRUE] = PTX_ALL;
   fill_grid(w);
+  fill_cluster(w);
   fill_lanes(w);
 }
 
-static void start_cta(ptx_cta *cta, int64_t index) {
+/* Number `index` in extents, x fastest. */
+static kva_ptx_dim3 place_in(uint64_t index, uint64_t x, uint64_t y) {
+  return (kva_ptx_dim3){(uint32_t)(index % x), (uint32_t)(index / x % y), (uint32_t)(index / x / y)};
+}
+
+static void start_cta(ptx_cta *cta, uint64_t cluster_index) {
   const ptx_launch *launch = cta->launch;
-  uint64_t x = launch->grid.x, y = launch->grid.y;
-  cta->id = (kva_ptx_dim3){(uint32_t)(index % (int64_t)x), (uint32_t)((uint64_t)index / x % y),
-                           (uint32_t)((uint64_t)index / x / y)};
-  cta->number = (uint64_t)index;
+  const kva_ptx_dim3 *size = &launch->cluster, *grid = &launch->grid, in = place_in(cta->rank, size->x, size->y);
+  kva_ptx_dim3 cluster = place_in(cluster_index, grid->x / size->x, grid->y / size->y);
+  cta->id = (kva_ptx_dim3){cluster.x * size->x + in.x, cluster.y * size->y + in.y, cluster.z * size->z + in.z};
+  cta->number = cta->id.x + (uint64_t)grid->x * (cta->id.y + (uint64_t)grid->y * cta->id.z);
   cta->stopped = cta->acquired = false;
-  cta->steps = cta->told = cta->n_waiting = 0;
-  cta->random = launch->options.schedule_seed ^ (uint64_t)index * 0x9e3779b97f4a7c15u;
+  cta->steps = cta->told = 0;
+  cta->random = launch->options.schedule_seed ^ cta->number * 0x9e3779b97f4a7c15u;
   memset(cta->shared, 0xff, launch->shared_bytes);
   if (cta->pending) memset(cta->pending, 0, launch->shared_bytes);
   if (cta->local) memset(cta->local, 0xff, (size_t)launch->n_warps * PTX_LANES * launch->kernel->local_bytes);
   for (uint32_t b = 0; b < PTX_N_BARRIERS; b++)
     if (cta->barriers[b].arrived) cta->barriers[b] = (ptx_barrier){0};
   for (uint32_t k = 0; k < cta->n_mbarriers; k++) cta->mbarrier_at[cta->mbarriers[k].address / 8] = 0;
-  cta->n_mbarriers = cta->n_bulks = cta->n_stalls = cta->free_registers = 0;
-  cta->progress = cta->stalled_at = 0;
+  cta->n_mbarriers = cta->n_bulks = cta->free_registers = 0;
+  cta->progress = 0;
+  if (launch->cluster_size > 1) memset(cta->reached, 0, sizeof cta->reached);
   memset(cta->product_agents, 0, sizeof cta->product_agents);
   for (uint32_t k = 0; k < launch->n_warps; k++) start_warp(&cta->warps[k]);
-  kva_ptx_clocks_begin(cta);
+}
+
+static void start_cluster(ptx_cluster *cluster, int64_t index) {
+  cluster->progress = 0;
+  cluster->n_stalls = cluster->n_waiting = 0;
+  memset(&cluster->coming, 0, sizeof cluster->coming);
+  memset(&cluster->done, 0, sizeof cluster->done);
+  for (uint32_t k = 0; k < cluster->n; k++) start_cta(&cluster->ctas[k], (uint64_t)index);
+  kva_ptx_clocks_begin(cluster);
 }
 
 /* ---- the grid ---------------------------------------------------------------------------------------------------- */
@@ -218,14 +265,14 @@ static bool is_over(grid_run *run) {
   return atomic_load(&run->budget.over);
 }
 
-/* Whether another CTA may start, which it is counted for. */
+/* Whether another cluster may start, whose CTAs are counted. */
 static bool may_start(grid_run *run) {
   if (is_over(run)) return false;
-  atomic_fetch_add(&run->budget.started, 1);
+  atomic_fetch_add(&run->budget.started, run->launch.cluster_size);
   return true;
 }
 
-static void run_ctas(void *ctx, int64_t begin, int64_t end) {
+static void run_clusters(void *ctx, int64_t begin, int64_t end) {
   grid_run *run = ctx;
   context *c = take_context(run);
   if (!c) {
@@ -233,8 +280,8 @@ static void run_ctas(void *ctx, int64_t begin, int64_t end) {
     return;
   }
   for (int64_t k = begin; k < end && may_start(run); k++) {
-    start_cta(&c->cta, k);
-    kva_ptx_run_cta(&c->cta);
+    start_cluster(&c->cluster, k);
+    kva_ptx_run_cluster(&c->cluster);
   }
   give_context(run, c);
 }
@@ -243,15 +290,15 @@ static void run_ctas(void *ctx, int64_t begin, int64_t end) {
 static bool all_wait(context *const *resident, uint32_t n) {
   enum { TURNS = 1 << 17 };
   for (uint32_t k = 0; k < n; k++)
-    if (resident[k]->cta.n_waiting < TURNS) return false;
+    if (resident[k]->cluster.n_waiting < TURNS) return false;
   return n > 0;
 }
 
-/* Gives each resident CTA a turn and removes those that end. */
+/* Gives each resident cluster a turn and removes those that end. */
 static void run_turns(grid_run *run, context **resident, uint32_t *n) {
   uint32_t left = 0;
   for (uint32_t k = 0; k < *n; k++) {
-    if (kva_ptx_run_cta(&resident[k]->cta))
+    if (kva_ptx_run_cluster(&resident[k]->cluster))
       give_context(run, resident[k]);
     else
       resident[left++] = resident[k];
@@ -262,18 +309,19 @@ static void run_turns(grid_run *run, context **resident, uint32_t *n) {
 /* Runs the grid of a kernel whose CTAs may wait for each other. */
 static void run_together(grid_run *run, int64_t count) {
   context *resident[RESIDENT];
+  const uint32_t most = RESIDENT / run->launch.cluster_size;
   uint32_t n = 0;
   for (int64_t next = 0; (next < count && !is_over(run)) || n;) {
-    if (next < count && n < RESIDENT && may_start(run)) {
+    if (next < count && n < most && may_start(run)) {
       if (!(resident[n] = take_context(run))) {
         run_out_of_memory(run);
         break;
       }
-      start_cta(&resident[n++]->cta, next++);
+      start_cluster(&resident[n++]->cluster, next++);
     }
     run_turns(run, resident, &n);
-    if ((next < count && n < RESIDENT) || !all_wait(resident, n)) continue;
-    for (uint32_t k = 0; k < n; k++) kva_ptx_report_polling(&resident[k]->cta);
+    if ((next < count && n < most) || !all_wait(resident, n)) continue;
+    for (uint32_t k = 0; k < n; k++) kva_ptx_report_polling(&resident[k]->cluster);
     break;
   }
   while (n) give_context(run, resident[--n]);
@@ -333,17 +381,21 @@ static int by_line(const void *a, const void *b) {
   return x->kind < y->kind ? -1 : x->kind > y->kind;
 }
 
+static kva_status collect_cta(const ptx_cta *cta, kva_ptx_report *report) {
+  add_counters(&report->counters, &cta->counters);
+  add_executions(cta, report);
+  for (uint32_t k = 0; k < cta->n_findings; k++)
+    if (!add_finding(report, &cta->findings[k])) return KVA_NO_MEMORY;
+  return KVA_OK;
+}
+
 static kva_status collect(grid_run *run, kva_ptx_report *report) {
   uint32_t n = run->launch.kernel->n_ins;
   report->lines = calloc(n, sizeof *report->lines);
   report->warp_executions = calloc(n, sizeof *report->warp_executions);
   if (!report->lines || !report->warp_executions) return KVA_NO_MEMORY;
-  for (const context *c = run->idle; c; c = c->next) {
-    add_counters(&report->counters, &c->cta.counters);
-    add_executions(&c->cta, report);
-    for (uint32_t k = 0; k < c->cta.n_findings; k++)
-      if (!add_finding(report, &c->cta.findings[k])) return KVA_NO_MEMORY;
-  }
+  for (const context *c = run->idle; c; c = c->next)
+    for (uint32_t k = 0; k < c->cluster.n; k++) KVA_TRY(collect_cta(&c->cluster.ctas[k], report));
   if (report->n_findings) qsort(report->findings, report->n_findings, sizeof *report->findings, by_line);
   return KVA_OK;
 }
@@ -371,6 +423,30 @@ static kva_status check_block(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_d
   if (required[0] && (b.x != required[0] || b.y != required[1] || b.z != required[2]))
     return launch_error(diag, k, "%u x %u x %u threads in a CTA; .reqntid wants %u x %u x %u", b.x, b.y, b.z,
                         required[0], required[1], required[2]);
+  return KVA_OK;
+}
+
+/* The cluster of a launch: its attribute or that of the kernel, which must be equal; or single CTAs. */
+static kva_status set_cluster(ptx_launch *l, kva_diag *diag) {
+  const kva_ptx_kernel *k = l->kernel;
+  const uint32_t *own = k->info.cluster;
+  kva_ptx_dim3 c = l->options.cluster, g = l->grid;
+  if (c.x && own[0] && (c.x != own[0] || c.y != own[1] || c.z != own[2]))
+    return launch_error(diag, k, "clusters of %u x %u x %u CTAs; .reqnctapercluster wants %u x %u x %u", c.x, c.y, c.z,
+                        own[0], own[1], own[2]);
+  if (!c.x) c = own[0] ? (kva_ptx_dim3){own[0], own[1], own[2]} : (kva_ptx_dim3){1, 1, 1};
+  uint64_t n = (uint64_t)c.x * c.y * c.z;
+  if (!n || n > MAX_CLUSTER || (k->info.max_cluster && n > k->info.max_cluster))
+    return launch_error(diag, k, "a cluster of %u x %u x %u CTAs; 1 to %u are possible", c.x, c.y, c.z,
+                        k->info.max_cluster ? k->info.max_cluster : MAX_CLUSTER);
+  if (g.x % c.x || g.y % c.y || g.z % c.z)
+    return launch_error(diag, k, "a grid of %u x %u x %u CTAs, in clusters of %u x %u x %u", g.x, g.y, g.z, c.x, c.y,
+                        c.z);
+  if (n * l->n_warps > (n > 1 ? PTX_MAX_WARPS : PTX_CTA_WARPS))
+    return launch_error(diag, k, "%u warps in a cluster; the simulator runs %d", (uint32_t)n * l->n_warps,
+                        PTX_MAX_WARPS);
+  l->cluster = c;
+  l->cluster_size = (uint32_t)n;
   return KVA_OK;
 }
 
@@ -471,15 +547,16 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
   launch->n_warps = (launch->n_threads + PTX_LANES - 1) / PTX_LANES;
   launch->shared_bytes = kernel->shared_bytes + dynamic_shared;
   launch->registers = registers_of(launch);
+  KVA_TRY(set_cluster(launch, diag));
   pthread_mutex_init(&run.lock, NULL);
   double start = kva_now();
   kva_status status = prepare(launch, memory, params, diag);
   if (status == KVA_OK) {
-    int64_t n = (int64_t)grid.x * grid.y * grid.z;
+    int64_t n = (int64_t)grid.x * grid.y * grid.z, clusters = n / launch->cluster_size;
     if (kernel->polls)
-      run_together(&run, n);
+      run_together(&run, clusters);
     else
-      kva_pool_run(launch->options.check_global ? NULL : launch->options.pool, n, run_ctas, &run);
+      kva_pool_run(launch->options.check_global ? NULL : launch->options.pool, clusters, run_clusters, &run);
     status = run.status;
     out_report->ctas = (uint64_t)n;
     out_report->ctas_run = atomic_load(&run.budget.started);

@@ -314,26 +314,40 @@ static kva_status parse_params(ptx_parser *p) {
   return KVA_OK;
 }
 
-static kva_status parse_extent3(ptx_parser *p, uint32_t out[3]) {
+static kva_status parse_extent3(ptx_parser *p, const char *what, uint32_t out[3]) {
   for (int i = 0; i < 3; i++) out[i] = 1;
   int i = 0;
   do {
     uint64_t v = 0;
-    KVA_TRY(kva_ptx_parse_uint(p, 1024, "a number of threads", &v));
+    KVA_TRY(kva_ptx_parse_uint(p, 1024, what, &v));
     if (i == 3) return PTX_PARSE_ERROR(p, "more than three extents");
     out[i++] = (uint32_t)v;
   } while (kva_ptx_accept(p, ","));
   return KVA_OK;
 }
 
+static kva_status parse_max_cluster(ptx_parser *p, kva_ptx_kernel_info *info) {
+  uint64_t v = 0;
+  KVA_TRY(kva_ptx_parse_uint(p, 1024, "a number of CTAs", &v));
+  info->max_cluster = (uint32_t)v;
+  return KVA_OK;
+}
+
 static kva_status parse_kernel_directives(ptx_parser *p) {
+  static const char threads[] = "a number of threads";
   kva_ptx_kernel_info *info = &p->builder.kernel->info;
   uint64_t ignored;
   while (!kva_ptx_is(p, "{")) {
     if (kva_ptx_accept(p, ".maxntid"))
-      KVA_TRY(parse_extent3(p, info->max_threads));
+      KVA_TRY(parse_extent3(p, threads, info->max_threads));
     else if (kva_ptx_accept(p, ".reqntid"))
-      KVA_TRY(parse_extent3(p, info->required_threads));
+      KVA_TRY(parse_extent3(p, threads, info->required_threads));
+    else if (kva_ptx_accept(p, ".reqnctapercluster"))
+      KVA_TRY(parse_extent3(p, "a number of CTAs", info->cluster));
+    else if (kva_ptx_accept(p, ".maxclusterrank"))
+      KVA_TRY(parse_max_cluster(p, info));
+    else if (kva_ptx_accept(p, ".explicitcluster"))
+      continue; /* every launch has the kernel's own cluster, or names one */
     else if (kva_ptx_accept(p, ".minnctapersm") || kva_ptx_accept(p, ".maxnctapersm") || kva_ptx_accept(p, ".maxnreg"))
       KVA_TRY(kva_ptx_parse_uint(p, UINT32_MAX, "a number", &ignored));
     else if (kva_ptx_accept(p, ".pragma"))

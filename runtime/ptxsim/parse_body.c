@@ -408,7 +408,8 @@ static uint32_t shadow_shift(const kva_ptx_kernel *k, ptx_space space, uint32_t 
   for (uint32_t i = 0; i < k->n_ins; i++) {
     const ptx_ins *ins = &k->ins[i];
     uint32_t size = ins->class == KVA_PTX_CLASS_ASYNC ? ins->bytes : (uint32_t)ins->bytes * ins->n;
-    bool there = ins->space == space || ins->space == PTX_GENERIC;
+    bool cluster = space == PTX_SHARED && ins->space == PTX_CLUSTER;
+    bool there = ins->space == space || ins->space == PTX_GENERIC || cluster;
     bool access = ins->class == KVA_PTX_CLASS_GLOBAL || ins->class == KVA_PTX_CLASS_SHARED ||
                   ins->class == KVA_PTX_CLASS_ATOMIC || ins->class == KVA_PTX_CLASS_ASYNC;
     if (there && access && size && size < narrowest) narrowest = size;

@@ -62,7 +62,11 @@ ptx_type kva_ptx_type_from_name(const char *s, size_t n); /* PTX_NOTYPE: unknown
   X(laneid, LANEID) X(warpid, WARPID) X(nwarpid, NWARPID) X(smid, SMID) X(nsmid, NSMID) X(gridid, GRIDID) \
   X(lanemask_eq, MASK_EQ) X(lanemask_lt, MASK_LT) X(lanemask_le, MASK_LE) X(lanemask_gt, MASK_GT) \
   X(lanemask_ge, MASK_GE) X(dynamic_smem_size, DYNAMIC_SMEM) X(total_smem_size, TOTAL_SMEM) \
-  X(cluster_ctarank, CLUSTER_RANK) X(cluster_nctarank, CLUSTER_SIZE)
+  X(cluster_ctarank, CLUSTER_RANK) X(cluster_nctarank, CLUSTER_SIZE) \
+  X(cluster_ctaid.x, CLUSTER_CTAID_X) X(cluster_ctaid.y, CLUSTER_CTAID_Y) X(cluster_ctaid.z, CLUSTER_CTAID_Z) \
+  X(cluster_nctaid.x, CLUSTER_NCTAID_X) X(cluster_nctaid.y, CLUSTER_NCTAID_Y) X(cluster_nctaid.z, CLUSTER_NCTAID_Z) \
+  X(clusterid.x, CLUSTERID_X) X(clusterid.y, CLUSTERID_Y) X(clusterid.z, CLUSTERID_Z) \
+  X(nclusterid.x, NCLUSTERID_X) X(nclusterid.y, NCLUSTERID_Y) X(nclusterid.z, NCLUSTERID_Z)
 /* clang-format on */
 typedef enum ptx_special {
 #define PTX_SPECIAL_ENUM(name, NAME) PTX_SPECIAL_##NAME,
@@ -78,6 +82,7 @@ typedef enum ptx_space {
   PTX_GENERIC,
   PTX_GLOBAL,
   PTX_SHARED,
+  PTX_CLUSTER, /* shared memory of all CTAs of the cluster */
   PTX_LOCAL,
   PTX_PARAM,
   PTX_CONST,
@@ -133,6 +138,7 @@ typedef enum ptx_op {
   PTX_OP_MBARRIER, /* mbarrier.test_wait, try_wait */
   PTX_OP_SETMAXNREG,
   PTX_OP_WGMMA_WAIT,
+  PTX_OP_CLUSTER_WAIT,
 } ptx_op;
 
 struct ptx_ins {

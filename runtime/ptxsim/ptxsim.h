@@ -42,6 +42,8 @@ typedef struct kva_ptx_kernel_info {
   uint32_t static_shared, local; /* bytes: per CTA, per thread */
   uint32_t max_threads[3];       /* .maxntid; 0: not given */
   uint32_t required_threads[3];  /* .reqntid; 0: not given */
+  uint32_t cluster[3];           /* .reqnctapercluster, in CTAs; 0: not given */
+  uint32_t max_cluster;          /* .maxclusterrank; 0: not given */
   uint32_t n_instructions;
   uint32_t line; /* line of .entry */
 } kva_ptx_kernel_info;
@@ -96,6 +98,7 @@ typedef struct kva_ptx_options {
   bool lazy;              /* asynchronous copies land at the wait that covers them, not at issue */
   uint64_t schedule_seed; /* 0: warps run round robin; else in random order */
   uint64_t max_steps;     /* limit on a CTA's warp instructions, against endless loops; 0: 2^28 */
+  kva_ptx_dim3 cluster;   /* the launch's attribute, in CTAs; 0: that of the kernel, or none */
   uint64_t max_total;     /* limit on the grid's; 0: 2^40. Checked where a CTA starts or has spent 2^16 */
 } kva_ptx_options;
 
@@ -118,6 +121,7 @@ typedef struct kva_ptx_options {
   X(TX_LEAK, "bytes expected and not received")                  \
   X(DIVERGENT_BARRIER, "barrier reached by part of a warp")      \
   X(BARRIER_COUNT, "wrong thread count of a barrier")            \
+  X(CLUSTER, "shared memory of a CTA that may not run")          \
   X(DEADLOCK, "deadlock")                                        \
   X(INACTIVE_LANE, "warp instruction that needs inactive lanes") \
   X(OPERAND, "operand outside the values that are defined")      \

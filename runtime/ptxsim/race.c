@@ -12,9 +12,10 @@
  * happens-before order. */
 #include "runtime/ptxsim/exec.h"
 
-/* The access being checked. */
+/* The access being checked: by w to shared memory of `cta`. */
 typedef struct access {
   ptx_warp *w;
+  ptx_cta *cta;
   const ptx_ins *i;
   int lane;
   uint32_t stamp;
@@ -22,13 +23,24 @@ typedef struct access {
   bool async;
 } access;
 
-static access by_lane(ptx_warp *w, const ptx_ins *i, int lane, bool strong) {
-  uint32_t stamp = ptx_stamp_of(w, lane, strong);
-  return (access){w, i, lane, stamp, ptx_stamp_thread(stamp), false};
+/* The owner of the memory at an address, which becomes one in it. The access has been resolved or checked before. */
+static ptx_cta *owner_of(const ptx_warp *w, uint32_t *address) {
+  uint64_t at = *address;
+  ptx_cta *cta = ptx_owner(w, &at);
+  KVA_ASSERT(cta);
+  *address = (uint32_t)at;
+  return cta;
 }
-static access by_agent(ptx_warp *w, const ptx_ins *i, int lane, uint32_t stamp) {
-  uint32_t thread = lane < 0 ? PTX_NONE : w->id * PTX_LANES + (uint32_t)lane;
-  return (access){w, i, lane < 0 ? 0 : lane, stamp, thread, true};
+
+static access by_lane(ptx_warp *w, const ptx_ins *i, int lane, ptx_cta *cta, bool strong) {
+  uint32_t stamp = ptx_stamp_of(w, lane, strong);
+  if (cta != w->cta) kva_ptx_reach(w, i, lane, cta, stamp);
+  return (access){w, cta, i, lane, stamp, ptx_stamp_thread(stamp), false};
+}
+static access by_agent(ptx_warp *w, const ptx_ins *i, int lane, ptx_cta *cta, uint32_t stamp) {
+  uint32_t thread = lane < 0 ? PTX_NONE : w->number * PTX_LANES + (uint32_t)lane;
+  if (cta != w->cta) kva_ptx_reach(w, i, lane < 0 ? 0 : lane, cta, stamp);
+  return (access){w, cta, i, lane < 0 ? 0 : lane, stamp, thread, true};
 }
 
 static bool conflicts(const access *a, uint32_t earlier) {
@@ -40,10 +52,15 @@ static void race(const access *a, uint32_t address, const char *what, uint32_t e
   kva_ptx_finding *f = kva_ptx_add_finding(a->w->cta, KVA_PTX_SHARED_RACE, a->i, a->w, a->lane);
   if (!f) return;
   f->other_line = line;
-  uint32_t who = ptx_stamp_thread(earlier);
+  uint32_t who = ptx_stamp_thread(earlier), threads = a->cta->launch->n_warps * PTX_LANES;
   if (who >= PTX_FIRST_AGENT)
     kva_ptx_detail(f, "%s at shared address %u, %s asynchronously since line %u with no wait between", a->i->text,
                    address, what, line);
+  else if (a->cta->cluster->n > 1)
+    kva_ptx_detail(f,
+                   "%s at shared address %u of CTA %u of the cluster, %s by thread %u of CTA %u at line %u with no "
+                   "barrier between",
+                   a->i->text, address, a->cta->rank, what, who % threads, who / threads, line);
   else
     kva_ptx_detail(f, "%s at shared address %u, %s by thread %u at line %u with no barrier between", a->i->text,
                    address, what, who, line);
@@ -65,7 +82,7 @@ static void check_proxy(const access *a, uint32_t address, const ptx_shadow *s) 
 }
 
 static void read_granule(const access *a, uint32_t address, ptx_shadow *s) {
-  if (ptx_stamp_clock(s->writer) <= a->w->cta->base_clock)
+  if (ptx_stamp_clock(s->writer) <= a->cta->cluster->base_clock)
     uninitialised(a, address);
   else if (conflicts(a, s->writer))
     race(a, address, "written", s->writer, s->writer_line);
@@ -81,9 +98,9 @@ static void read_granule(const access *a, uint32_t address, ptx_shadow *s) {
 
 /* now: the bytes to be written; NULL: assume that they differ from the present ones. */
 static void write_granule(const access *a, uint32_t address, ptx_shadow *s, const void *now) {
-  size_t width = (size_t)1 << a->w->cta->launch->kernel->shadow_shift;
+  size_t width = (size_t)1 << a->cta->launch->kernel->shadow_shift;
   bool unordered = conflicts(a, s->writer);
-  if (unordered && (!now || memcmp(a->w->cta->shared + address, now, width)))
+  if (unordered && (!now || memcmp(a->cta->shared + address, now, width)))
     race(a, address, "written", s->writer, s->writer_line);
   else if (conflicts(a, s->reader))
     race(a, address, "read", s->reader, s->reader_line);
@@ -93,9 +110,10 @@ static void write_granule(const access *a, uint32_t address, ptx_shadow *s, cons
   s->writer_line = a->i->line;
 }
 
-static void check_pending(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size) {
-  for (uint32_t b = 0; b < size; b++) {
-    if (!w->cta->pending[address + b]) continue;
+static void check_pending(ptx_warp *w, const ptx_ins *i, int lane, const ptx_cta *cta, uint32_t address,
+                          uint32_t size) {
+  for (uint32_t b = 0; cta->pending && b < size; b++) {
+    if (!cta->pending[address + b]) continue;
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_ASYNC_PENDING, i, w, lane),
                    "%s at shared address %u, which a cp.async that no wait covers will write", i->text, address + b);
     return;
@@ -103,13 +121,13 @@ static void check_pending(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addr
 }
 
 static void read_all(const access *a, uint32_t address, uint32_t size) {
-  ptx_cta *cta = a->w->cta;
+  ptx_cta *cta = a->cta;
   uint32_t shift = cta->launch->kernel->shadow_shift;
   for (uint32_t g = address >> shift; g << shift < address + size; g++) read_granule(a, g << shift, &cta->shadow[g]);
 }
 
 static void write_all(const access *a, uint32_t address, uint32_t size, const void *data) {
-  ptx_cta *cta = a->w->cta;
+  ptx_cta *cta = a->cta;
   uint32_t shift = cta->launch->kernel->shadow_shift;
   for (uint32_t g = address >> shift; g << shift < address + size; g++) {
     const void *now = data ? (const unsigned char *)data + ((g << shift) - address) : NULL;
@@ -118,16 +136,18 @@ static void write_all(const access *a, uint32_t address, uint32_t size, const vo
 }
 
 void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size) {
-  if (w->cta->pending) check_pending(w, i, lane, address, size);
-  if (!w->cta->shadow) return;
-  access a = by_lane(w, i, lane, i->flag);
+  ptx_cta *cta = owner_of(w, &address);
+  check_pending(w, i, lane, cta, address, size);
+  if (!cta->shadow) return;
+  access a = by_lane(w, i, lane, cta, i->flag);
   read_all(&a, address, size);
 }
 
 void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data) {
-  if (w->cta->pending) check_pending(w, i, lane, address, size);
-  if (!w->cta->shadow) return;
-  access a = by_lane(w, i, lane, i->flag);
+  ptx_cta *cta = owner_of(w, &address);
+  check_pending(w, i, lane, cta, address, size);
+  if (!cta->shadow) return;
+  access a = by_lane(w, i, lane, cta, i->flag);
   write_all(&a, address, size, data);
 }
 
@@ -140,27 +160,29 @@ void kva_ptx_race_landed(ptx_warp *w, int lane, uint32_t address, uint32_t size)
 }
 
 void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size) {
-  ptx_cta *cta = w->cta;
-  if (cta->pending) check_pending(w, i, lane, address, size);
+  ptx_cta *cta = owner_of(w, &address);
+  check_pending(w, i, lane, cta, address, size);
   if (!cta->shadow) return;
-  access a = by_lane(w, i, lane, true);
+  access a = by_lane(w, i, lane, cta, true);
   uint32_t shift = cta->launch->kernel->shadow_shift;
   for (uint32_t g = address >> shift; g << shift < address + size; g++)
-    if (ptx_stamp_clock(cta->shadow[g].writer) <= cta->base_clock) uninitialised(&a, g << shift);
+    if (ptx_stamp_clock(cta->shadow[g].writer) <= cta->cluster->base_clock) uninitialised(&a, g << shift);
   write_all(&a, address, size, NULL);
 }
 
 void kva_ptx_race_async_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp) {
-  if (w->cta->pending) check_pending(w, i, lane < 0 ? 0 : lane, address, size);
-  if (!w->cta->shadow) return;
-  access a = by_agent(w, i, lane, stamp);
+  ptx_cta *cta = owner_of(w, &address);
+  check_pending(w, i, lane < 0 ? 0 : lane, cta, address, size);
+  if (!cta->shadow) return;
+  access a = by_agent(w, i, lane, cta, stamp);
   read_all(&a, address, size);
 }
 
 void kva_ptx_race_async_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size,
                               uint32_t stamp) {
-  if (w->cta->pending) check_pending(w, i, lane < 0 ? 0 : lane, address, size);
-  if (!w->cta->shadow) return;
-  access a = by_agent(w, i, lane, stamp);
+  ptx_cta *cta = owner_of(w, &address);
+  check_pending(w, i, lane < 0 ? 0 : lane, cta, address, size);
+  if (!cta->shadow) return;
+  access a = by_agent(w, i, lane, cta, stamp);
   write_all(&a, address, size, NULL);
 }

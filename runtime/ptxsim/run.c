@@ -1,6 +1,6 @@
-/* Runs the warps of one CTA. A warp keeps a stack of divergence levels. A divergent branch leaves a level that waits at
- * the branch's immediate post-dominator and pushes one for each side. A level that reaches its reconvergence point is
- * popped. Levels with the same reconvergence point share it. */
+/* Runs the warps of a cluster's CTAs. A warp keeps a stack of divergence levels. A divergent branch leaves a level that
+ * waits at the branch's immediate post-dominator and pushes one for each side. A level that reaches its reconvergence
+ * point is popped. Levels with the same reconvergence point share it. */
 #include "runtime/ptxsim/exec.h"
 
 enum { SLICE = 1 << 14 }; /* instructions before another warp gets a turn; needed by spinning warps */
@@ -78,6 +78,7 @@ static bool waits(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   case PTX_OP_MBARRIER: return kva_ptx_mbarrier_wait(w, i, mask);
   case PTX_OP_SETMAXNREG: return kva_ptx_setmaxnreg(w, i, mask);
   case PTX_OP_WGMMA_WAIT: return kva_ptx_wgmma_wait(w, i, mask);
+  case PTX_OP_CLUSTER_WAIT: return kva_ptx_cluster_wait(w, i, mask);
   default: return kva_ptx_arrive(w, i, mask);
   }
 }
@@ -133,7 +134,7 @@ static void run_warp(ptx_warp *w, uint64_t slice) {
   }
 }
 
-/* ---- running a CTA ----------------------------------------------------------------------------------------------- */
+/* ---- running a cluster ------------------------------------------------------------------------------------------- */
 
 static uint32_t draw(ptx_cta *cta, uint32_t n) {
   cta->random = cta->random * 6364136223846793005u + 1442695040888963407u;
@@ -170,10 +171,14 @@ static void report_wait(ptx_cta *cta, const ptx_warp *w, kva_ptx_finding *f) {
     kva_ptx_detail(f, "warp %u waits for ever for products that other warps of its warpgroup did not commit", w->id);
     return;
   }
+  if (w->wait == PTX_AT_CLUSTER) {
+    kva_ptx_detail(f, "warp %u waits for ever for threads of the cluster that do not arrive", w->id);
+    return;
+  }
   uint64_t a[PTX_LANES];
   kva_ptx_addresses(w, w->at->src[0], w->at->imm, a);
   uint64_t address = a[ptx_first(w->wait_mask)];
-  if (w->at->space == PTX_GENERIC) kva_ptx_space_of(&address);
+  kva_ptx_is_shared(w->at, &address);
   const ptx_mbarrier *b = kva_ptx_mbarrier_at(cta, address);
   if (!b) return;
   kva_ptx_detail(f,
@@ -199,14 +204,28 @@ static void report_running(ptx_cta *cta, kva_ptx_finding_kind kind, const char *
   }
 }
 
-void kva_ptx_report_polling(ptx_cta *cta) {
-  report_running(cta, KVA_PTX_DEADLOCK, "polls global memory here, which no other CTA will write,");
+void kva_ptx_report_polling(ptx_cluster *cluster) {
+  for (uint32_t c = 0; c < cluster->n; c++)
+    report_running(&cluster->ctas[c], KVA_PTX_DEADLOCK, "polls global memory here, which no other CTA will write,");
 }
 
-static bool all_exited(const ptx_cta *cta) {
+typedef bool (*cta_test)(ptx_cta *cta);
+
+/* Calls f for every CTA; whether any was true. */
+static bool any_cta(ptx_cluster *cluster, cta_test f) {
+  bool any = false;
+  for (uint32_t c = 0; c < cluster->n; c++) any |= f(&cluster->ctas[c]);
+  return any;
+}
+
+static bool is_running(ptx_cta *cta) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++)
-    if (cta->warps[k].wait != PTX_EXITED) return false;
-  return true;
+    if (cta->warps[k].wait != PTX_EXITED) return true;
+  return false;
+}
+
+static bool was_stopped(ptx_cta *cta) {
+  return cta->stopped;
 }
 
 static bool release_all(ptx_cta *cta) {
@@ -216,18 +235,34 @@ static bool release_all(ptx_cta *cta) {
   return kva_ptx_release_registers(cta) || woke;
 }
 
-/* Nothing can run: the next asynchronous copy lands, or mbarrier waits return false. Retries a few times without
- * progress, since a warp may test one mbarrier and then wait at another. Returns false for a deadlock. */
-static bool help(ptx_cta *cta) {
-  enum { MAX_STALLS = 4 };
-  if (kva_ptx_bulk_land_one(cta)) return true;
-  if (cta->progress != cta->stalled_at) cta->n_stalls = 0;
-  cta->stalled_at = cta->progress;
-  return cta->n_stalls++ < MAX_STALLS && kva_ptx_release_mbarriers(cta, true);
+static bool give_up_mbarriers(ptx_cta *cta) {
+  return kva_ptx_release_mbarriers(cta, true);
 }
 
-static void check_exit(ptx_cta *cta) {
-  while (kva_ptx_bulk_land_one(cta)) continue;
+static uint64_t progress_of(const ptx_cluster *cluster) {
+  uint64_t sum = 0;
+  for (uint32_t c = 0; c < cluster->n; c++) sum += cluster->ctas[c].progress;
+  return sum;
+}
+
+static bool land_one(ptx_cluster *cluster) {
+  for (uint32_t c = 0; c < cluster->n; c++)
+    if (kva_ptx_bulk_land_one(&cluster->ctas[c])) return true;
+  return false;
+}
+
+/* Nothing can run: the next asynchronous copy lands, or mbarrier waits return false. Retries a few times without
+ * progress, since a warp may test one mbarrier and then wait at another. Returns false for a deadlock. */
+static bool help(ptx_cluster *cluster) {
+  enum { MAX_STALLS = 4 };
+  if (land_one(cluster)) return true;
+  uint64_t progress = progress_of(cluster);
+  if (progress != cluster->progress) cluster->n_stalls = 0;
+  cluster->progress = progress;
+  return cluster->n_stalls++ < MAX_STALLS && any_cta(cluster, give_up_mbarriers);
+}
+
+static void check_cta_exit(ptx_cta *cta) {
   kva_ptx_bulk_check_exit(cta);
   kva_ptx_copies_check_exit(cta);
   kva_ptx_mbarrier_check_exit(cta);
@@ -235,10 +270,25 @@ static void check_exit(ptx_cta *cta) {
   kva_ptx_registers_check_exit(cta);
 }
 
-static bool only_polls(const ptx_cta *cta) {
+static void check_exit(ptx_cluster *cluster) {
+  while (land_one(cluster)) continue;
+  for (uint32_t c = 0; c < cluster->n; c++) check_cta_exit(&cluster->ctas[c]);
+  kva_ptx_cluster_check_exit(cluster);
+}
+
+static bool has_polled(ptx_cta *cta) {
+  return cta->polled;
+}
+
+static bool went_on(ptx_cta *cta) {
+  return cta->went_on;
+}
+
+/* Whether a warp can run that did not poll. */
+static bool can_go_on(ptx_cta *cta) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++)
-    if (cta->warps[k].wait == PTX_READY && !cta->warps[k].polled) return false;
-  return true;
+    if (cta->warps[k].wait == PTX_READY && !cta->warps[k].polled) return true;
+  return false;
 }
 
 /* Adds what cta has run to the launch's sum. */
@@ -257,32 +307,36 @@ static bool has_run_out(ptx_cta *cta) {
   return atomic_load(&cta->launch->budget->spent) > o->max_total;
 }
 
-static bool run_turn(ptx_cta *cta) {
-  cta->polled = cta->went_on = false;
-  while (!cta->stopped && !all_exited(cta)) {
-    if (atomic_load_explicit(&cta->launch->budget->over, memory_order_relaxed)) return true;
-    if (has_run_out(cta)) {
-      report_running(cta, KVA_PTX_STEP_LIMIT, "is here");
-      atomic_store(&cta->launch->budget->over, true);
+static void report_limit(ptx_cluster *cluster) {
+  for (uint32_t c = 0; c < cluster->n; c++) report_running(&cluster->ctas[c], KVA_PTX_STEP_LIMIT, "is here");
+  atomic_store(&cluster->launch->budget->over, true);
+}
+
+static bool run_turn(ptx_cluster *cluster) {
+  for (uint32_t c = 0; c < cluster->n; c++) cluster->ctas[c].polled = cluster->ctas[c].went_on = false;
+  while (!any_cta(cluster, was_stopped) && any_cta(cluster, is_running)) {
+    if (atomic_load_explicit(&cluster->launch->budget->over, memory_order_relaxed)) return true;
+    if (any_cta(cluster, has_run_out)) {
+      report_limit(cluster);
       return true;
     }
-    bool ran = run_round(cta);
-    bool woke = release_all(cta);
-    if (cta->polled) {
-      if (only_polls(cta)) help(cta);
+    bool ran = any_cta(cluster, run_round), woke = any_cta(cluster, release_all);
+    woke |= kva_ptx_release_cluster(cluster);
+    if (any_cta(cluster, has_polled)) {
+      if (!any_cta(cluster, can_go_on)) help(cluster);
       return false;
     }
-    if (ran || woke || all_exited(cta) || help(cta)) continue;
-    report_deadlock(cta);
+    if (ran || woke || !any_cta(cluster, is_running) || help(cluster)) continue;
+    for (uint32_t c = 0; c < cluster->n; c++) report_deadlock(&cluster->ctas[c]);
     return true;
   }
-  if (!cta->stopped) check_exit(cta);
+  if (!any_cta(cluster, was_stopped)) check_exit(cluster);
   return true;
 }
 
-bool kva_ptx_run_cta(ptx_cta *cta) {
-  bool ended = run_turn(cta);
-  if (ended) tell_steps(cta);
-  cta->n_waiting = cta->went_on ? 0 : cta->n_waiting + 1;
+bool kva_ptx_run_cluster(ptx_cluster *cluster) {
+  bool ended = run_turn(cluster);
+  for (uint32_t c = 0; ended && c < cluster->n; c++) tell_steps(&cluster->ctas[c]);
+  cluster->n_waiting = any_cta(cluster, went_on) ? 0 : cluster->n_waiting + 1;
   return ended;
 }

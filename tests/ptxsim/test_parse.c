@@ -55,7 +55,8 @@ static void modules(void **state) {
 static void statements(void **state) {
   (void)state;
   rejects_statement("frobnicate.b32 %r1, %r2;", KVA_UNSUPPORTED, "unsupported instruction 'frobnicate.b32'");
-  rejects_statement("mapa.u64 %d1, %d2, %r1;", KVA_UNSUPPORTED, "unsupported instruction 'mapa");
+  rejects_statement("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
+                    KVA_UNSUPPORTED, "unsupported instruction 'st.async");
   rejects_statement("mbarrier.toggle.shared.b64 [%r1], 1;", KVA_UNSUPPORTED, "unsupported instruction 'mbarrier");
   rejects_statement("cp.async.bulk.commit_group 1;", KVA_INVALID, "takes 0 operands");
   rejects_statement("setmaxnreg.inc.sync.aligned.u32 25;", KVA_INVALID, "a multiple of 8 from 24 to 256");

@@ -165,9 +165,51 @@ static kva_status last_block(void *user, const kva_ptx_kernel *kernel, const kva
   return KVA_OK;
 }
 
-const ptx_subject ptx_subjects[] = {{.name = "gemm_wgmma", .run = gemm_wgmma},
-                                    {.name = "gemm_mma", .run = gemm_mma},
-                                    {.name = "row_sums", .run = row_sums},
-                                    {.name = "reverse", .run = reverse},
-                                    {.name = "last_block", .run = last_block}};
+static kva_status multicast(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+                            kva_ptx_report *out_report, bool *out_right) {
+  (void)user;
+  enum { SLICE = 128, SLICES = 5, LANES = 32 };
+  static float in[SLICE * SLICES] __attribute__((aligned(128))), out[2 * LANES];
+  for (int k = 0; k < SLICE * SLICES; k++) in[k] = (float)(k % 37) - 9;
+  poison(out, 2 * LANES);
+  void *pi = in, *po = out;
+  uint32_t slices = SLICES;
+  const array arrays[] = {{in, sizeof in}, {out, sizeof out}};
+  const void *params[] = {&pi, &po, &slices};
+  const kva_ptx_dim3 grid = {2, 1, 1}, block = {64, 1, 1};
+  KVA_TRY(launch(kernel, grid, block, 0, arrays, 2, params, 3, options, diag, out_report));
+  *out_right = true;
+  for (int lane = 0; lane < LANES; lane++) {
+    float sum = 0;
+    for (int k = lane; k < SLICE * SLICES; k += LANES) sum += in[k];
+    *out_right &= out[lane] == sum && out[LANES + lane] == sum;
+  }
+  return KVA_OK;
+}
+
+static kva_status cluster_sums(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+                               kva_ptx_report *out_report, bool *out_right) {
+  (void)user;
+  enum { CLUSTER = 4, CTAS = 2 * CLUSTER, LANES = 32 };
+  static uint32_t in[CTAS * LANES], out[CTAS * LANES];
+  for (uint32_t k = 0; k < CTAS * LANES; k++) in[k] = k * k + 3, out[k] = 0;
+  void *pi = in, *po = out;
+  const array arrays[] = {{in, sizeof in}, {out, sizeof out}};
+  const void *params[] = {&pi, &po};
+  const kva_ptx_dim3 grid = {CTAS, 1, 1}, block = {LANES, 1, 1};
+  KVA_TRY(launch(kernel, grid, block, 0, arrays, 2, params, 2, options, diag, out_report));
+  *out_right = true;
+  for (uint32_t k = 0; k < CTAS * LANES; k++) {
+    uint32_t first = k / (CLUSTER * LANES) * (CLUSTER * LANES) + k % LANES, sum = 0;
+    for (uint32_t c = 0; c < CLUSTER; c++) sum += in[first + c * LANES];
+    *out_right &= out[k] == sum;
+  }
+  return KVA_OK;
+}
+
+const ptx_subject ptx_subjects[] = {
+    {.name = "gemm_wgmma", .run = gemm_wgmma},    {.name = "gemm_mma", .run = gemm_mma},
+    {.name = "row_sums", .run = row_sums},        {.name = "reverse", .run = reverse},
+    {.name = "last_block", .run = last_block},    {.name = "multicast", .run = multicast},
+    {.name = "cluster_sums", .run = cluster_sums}};
 const uint32_t ptx_n_subjects = sizeof ptx_subjects / sizeof *ptx_subjects;

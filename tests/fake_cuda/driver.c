@@ -139,7 +139,8 @@ cu_result fake_cuGetErrorName(cu_result error, const char **out_name) {
                {218, "CUDA_ERROR_INVALID_PTX"},
                {500, "CUDA_ERROR_NOT_FOUND"},
                {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-               {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
+               {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+               {912, "CUDA_ERROR_INVALID_CLUSTER_SIZE"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (names[i].error == error) return *out_name = names[i].name, CU_SUCCESS;
   return CU_ERROR_INVALID_VALUE;
@@ -259,6 +260,12 @@ cu_result fake_cuTensorMapEncodeTiled(cu_tensor_map *out_map, cu_result dtype, u
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
+/* A launch without attributes has the kernel's own clusters, which the grid must be a multiple of. */
+static bool fills_clusters(const kva_ptx_kernel_info *info, unsigned x, unsigned y, unsigned z) {
+  const uint32_t *c = info->cluster;
+  return !c[0] || (x % c[0] == 0 && y % c[1] == 0 && z % c[2] == 0);
+}
+
 cu_result fake_cuLaunchKernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                               unsigned block_y, unsigned block_z, unsigned dynamic_shared, cu_stream stream,
                               void **params, void **extra) {
@@ -268,6 +275,7 @@ cu_result fake_cuLaunchKernel(cu_function function, unsigned grid_x, unsigned gr
   if (extra || !grid_x || !grid_y || !grid_z || grid_x > INT32_MAX || !block_x || !block_y || !block_z ||
       dynamic_shared > function->f.most_dynamic)
     return CU_ERROR_INVALID_VALUE;
+  if (!fills_clusters(info, grid_x, grid_y, grid_z)) return ERROR_INVALID_CLUSTER_SIZE;
   size_t bytes = 0;
   for (uint32_t i = 0; i < info->n_params; i++) bytes += info->params[i].size + info->params[i].align;
   unsigned char *copy = calloc(bytes + 1, 1);

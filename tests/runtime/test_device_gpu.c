@@ -121,6 +121,26 @@ static void tensor_maps(void **state) {
   kva_session_destroy(s);
 }
 
+/* A kernel in clusters of two blocks, launched as one block. */
+static void grids_fill_clusters(void **state) {
+  static const char text[] = ".version 8.3\n.target sm_90\n.address_size 64\n"
+                             ".visible .entry box(.param .u64 px, .param .u64 py, .param .align 64 .b8 map[128])\n"
+                             ".reqnctapercluster 2 { ret; }\n";
+  const kva_device_class *class = require(state);
+  if (!runs_sm_90(class)) skip();
+  kva_artifact a = artifact_for(class);
+  const kva_code code = {.format = KVA_CODE_PTX, .arch = "sm_90", .data = text, .bytes = sizeof text - 1};
+  a.target = "sm_90", a.codes = &code;
+  a.kernels = &box_kernel, a.n_kernels = 1, a.programs = &box_program, a.n_programs = 1, a.n_states = 0;
+  kva_session *s = open_session(&a, class, 1);
+  static float x[BOX_ROWS * BOX];
+  kva_tensor in = {.dtype = KVA_F32, .rank = 2, .dims = {BOX_ROWS, BOX}, .data = x}, out = {.data = NULL};
+  assert_int_not_equal(kva_session_run(s, 0, &in, &out), KVA_OK);
+  const char *why = class == &kva_device_ptxsim ? "in clusters of 2 x 1 x 1" : "CUDA_ERROR_INVALID_CLUSTER_SIZE";
+  if (!strstr(kva_session_error(s), why)) fail_msg("'%s' says nothing of '%s'", kva_session_error(s), why);
+  kva_session_destroy(s);
+}
+
 /* ---- device cuda ------------------------------------------------------------------------------------------------- */
 
 /* Both ways of running give the same. What is not recorded: the first run of either length, and the one after the
@@ -322,6 +342,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       GPUS(products_of_the_library),
       GPUS(tensor_maps),
+      GPUS(grids_fill_clusters),
       cmocka_unit_test(damaged_products_are_refused),
       cmocka_unit_test(products_stay_inside_their_buffers),
       FAKE_TEST(runs_are_recorded),

@@ -31,7 +31,7 @@ static void window_attrs(kva_export *e, kva_pb_node *p, kva_ints strides, kva_in
 
 kva_status kva_export_conv(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_conv_attrs *a = n->attrs;
-  kva_pb_node *p = kva_export_like(e, n, op_type);
+  kva_pb_node *p = kva_export_like(e, n, a->to == KVA_I32 ? "ConvInteger" : op_type); /* of integers of 8 bits */
   window_attrs(e, p, a->strides, a->pads, a->dilations);
   kva_export_int(e, p, "group", a->group);
   return KVA_OK;

@@ -79,6 +79,14 @@ kva_status kva_check_broadcasts_to(kva_module *m, const kva_node *n, uint32_t i,
                            type_text(m, t));
 }
 
+static bool is_byte(kva_dtype t) {
+  return t == KVA_I8 || t == KVA_U8;
+}
+
+bool kva_sums_bytes(const kva_node *n, kva_dtype to) {
+  return to == KVA_I32 && is_byte(kva_operand_type(n, 0)->dtype) && is_byte(kva_operand_type(n, 1)->dtype);
+}
+
 kva_status kva_check_result_dtype(kva_module *m, const kva_node *n, kva_dtype to, kva_dtype *out_result) {
   kva_dtype from = kva_operand_type(n, 0)->dtype;
   *out_result = to ? to : from;

@@ -24,6 +24,9 @@ static inline uint32_t kva_axis(int64_t axis, uint32_t rank) {
   return (uint32_t)(axis < 0 ? axis + (int64_t)rank : axis);
 }
 
+/* Operands 0 and 1 are integers of 8 bits, and a contraction's attribute `to` says that their products are summed in
+ * int32. */
+bool kva_sums_bytes(const kva_node *n, kva_dtype to);
 /* Attribute `to` of a contraction: out_result is its result type, operand 0's or a wider float. */
 KVA_MUST_USE kva_status kva_check_result_dtype(kva_module *m, const kva_node *n, kva_dtype to, kva_dtype *out_result);
 

@@ -2,10 +2,10 @@
  *
  *   y[n,m,o] = sum_{c < C/group} sum_k x[n, g C/group + c, o * stride + k * dilation - pad] * w[m,c,k]
  *
- * with g = m / (M/group) and zeros outside x; any number of spatial axes.
- * It is bilinear, so each gradient is one of three siblings: conv_input_grad (also ONNX's ConvTranspose),
- * conv_weight_grad.
- * Tolerance 16: one sum of C/group * |kernel| products in several accumulators. */
+ * with g = m / (M/group) and zeros outside x; any number of spatial axes. Integers of 8 bits, of either sign each, give
+ * an int32 result (to), which wraps. It is bilinear, so each gradient is one of three siblings: conv_input_grad (also
+ * ONNX's ConvTranspose), conv_weight_grad. Tolerance 16: one sum of C/group * |kernel| products in several
+ * accumulators. */
 #include "ops/conv.h"
 #include "ops/check.h"
 #include "ops/element.h"
@@ -44,10 +44,19 @@ static kva_window window_of(const kva_node *n) {
   return kva_conv_window(kva_operand_type(n, 1), a->strides, a->pads, a->dilations);
 }
 
-kva_status kva_conv_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
-  const kva_conv_attrs *a = n->attrs;
+static kva_status check_floats(kva_module *m, const kva_node *n) {
+  kva_dtype to = ((const kva_conv_attrs *)n->attrs)->to;
   KVA_TRY(kva_check_float(m, n, 0));
   KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
+  if (!to || to == kva_operand_type(n, 0)->dtype) return KVA_OK;
+  return kva_error(m->diag, &n->loc, "kv.conv: a result of %s from operands of %s: expected their type",
+                   kva_dtype_name(to), kva_dtype_name(kva_operand_type(n, 0)->dtype));
+}
+
+kva_status kva_conv_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  const kva_conv_attrs *a = n->attrs;
+  bool exact = kva_sums_bytes(n, a->to);
+  if (!exact) KVA_TRY(check_floats(m, n));
   KVA_TRY(kva_check_min_rank(m, n, 0, 3));
   const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1);
   KVA_TRY(kva_check_rank(m, n, 1, x->rank));
@@ -60,7 +69,7 @@ kva_status kva_conv_infer(kva_module *m, const kva_node *n, const kva_type **out
   kva_window window = window_of(n);
   kva_dim dims[KVA_MAX_RANK] = {x->dims[0], w->dims[0]};
   KVA_TRY(kva_window_extents(m, n, &window, x->dims + 2, dims + 2));
-  out_types[0] = kva_type_tensor(m, x->dtype, x->rank, dims);
+  out_types[0] = kva_type_tensor(m, exact ? KVA_I32 : x->dtype, x->rank, dims);
   return KVA_OK;
 }
 
@@ -106,13 +115,33 @@ void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const d
   }
 }
 
+static double *doubles_of(kva_arena *arena, const kva_ref_tensor *t) {
+  double *v = KVA_NEW_ARRAY(arena, double, t->n + 1);
+  for (int64_t i = 0; t->i && i < t->n; i++) v[i] = (double)t->i[i];
+  return v;
+}
+
+/* Sums of products of bytes are exact in double. */
+static kva_status accumulate_bytes(const kva_conv_oracle *c, const kva_ref_tensor *const *in, kva_ref_tensor *y) {
+  kva_arena *scratch = kva_arena_create();
+  double *sum = doubles_of(scratch, y);
+  memset(sum, 0, (size_t)y->n * sizeof *sum);
+  kva_conv_accumulate(c, KVA_CONV_Y, doubles_of(scratch, in[0]), doubles_of(scratch, in[1]), sum);
+  for (int64_t i = 0; i < y->n; i++) y->i[i] = (int32_t)(uint32_t)(int64_t)sum[i];
+  kva_arena_destroy(scratch);
+  return KVA_OK;
+}
+
 kva_status kva_conv_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_conv_attrs *a = n->attrs;
   kva_conv_oracle c = {window_of(n),   a->group,        in[0]->dims[0],  in[0]->dims[1],
                        in[1]->dims[0], in[0]->dims + 2, out[0]->dims + 2};
-  kva_conv_accumulate(&c, KVA_CONV_Y, in[0]->f, in[1]->f, out[0]->f);
-  return KVA_OK;
+  if (out[0]->f) {
+    kva_conv_accumulate(&c, KVA_CONV_Y, in[0]->f, in[1]->f, out[0]->f);
+    return KVA_OK;
+  }
+  return accumulate_bytes(&c, in, out[0]);
 }
 
 kva_status kva_conv_vjp(kva_vjp *c, kva_node *n) {
@@ -145,8 +174,9 @@ static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
   x_at[1] = kva_conv_channel(kb->exprs, body->group, w->dims[1], vars[0]);
   memcpy(w_at + 1, vars, sizeof(*vars) * (w->rank - 1));
   kva_kval cond = kva_window_read(kb, body->at.window, x->dims + 2, body->at.idx + 2, vars + 1, x_at + 2);
-  kva_kval value = kva_masked_operand(body->at.l, body->at.n, 0, x_at, cond);
-  return kva_k2(kb, KVA_K_mul, value, body->at.l->operand(body->at.l, body->at.n, 1, w_at));
+  kva_dtype t = kva_k_compute_type(body->at.n->results[0].type->dtype);
+  kva_kval value = kva_k_convert(kb, kva_masked_operand(body->at.l, body->at.n, 0, x_at, cond), t);
+  return kva_k2(kb, KVA_K_mul, value, kva_k_convert(kb, body->at.l->operand(body->at.l, body->at.n, 1, w_at), t));
 }
 
 kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -157,7 +187,8 @@ kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
   kva_window window = window_of(n);
   const kva_expr *group = kva_expr_div(c, idx[1], kva_conv_per_group(c, w->dims[0], a->group));
   conv_body body = {{l, n, &window, idx}, a->group == 1 ? kva_expr_const(c, 0) : group};
-  return kva_window_reduce(l->kb, &window, KVA_COMBINE_ADD, kva_k_compute_type(w->dtype), w->dims[1], tap, &body);
+  return kva_window_reduce(l->kb, &window, KVA_COMBINE_ADD, kva_k_compute_type(n->results[0].type->dtype), w->dims[1],
+                           tap, &body);
 }
 
 /* conv, conv_input_grad: lines of the image, operand 0, are packed; weights are streamed. */

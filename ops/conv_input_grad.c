@@ -59,7 +59,7 @@ kva_status kva_conv_input_grad_vjp(kva_vjp *c, kva_node *n) {
   kva_window window = window_of(n);
   kva_value *g = c->grad_out[0];
   if (c->wants[0]) {
-    kva_conv_attrs attrs = {a->strides, a->pads, a->dilations, a->group};
+    kva_conv_attrs attrs = {.strides = a->strides, .pads = a->pads, .dilations = a->dilations, .group = a->group};
     c->grad_in[0] = kva_build(c->b, KVA_OP_conv, 2, (kva_value *[]){g, kva_operand(n, 1)}, &attrs);
   }
   if (c->wants[1]) {

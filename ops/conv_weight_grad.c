@@ -58,7 +58,7 @@ kva_status kva_conv_weight_grad_vjp(kva_vjp *c, kva_node *n) {
     c->grad_in[0] = kva_build(c->b, KVA_OP_conv_input_grad, 2, (kva_value *[]){kva_operand(n, 1), g}, &attrs);
   }
   if (c->wants[1]) {
-    kva_conv_attrs attrs = {a->strides, a->pads, a->dilations, a->group};
+    kva_conv_attrs attrs = {.strides = a->strides, .pads = a->pads, .dilations = a->dilations, .group = a->group};
     c->grad_in[1] = kva_build(c->b, KVA_OP_conv, 2, (kva_value *[]){kva_operand(n, 0), g}, &attrs);
   }
   return KVA_OK;

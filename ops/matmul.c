@@ -46,19 +46,12 @@ static kva_status check_depth(kva_module *m, const kva_node *n, const kva_matmul
   return status;
 }
 
-/* Integers of 8 bits whose products are summed in 32. */
-static bool is_exact(const kva_node *n) {
-  kva_dtype a = kva_operand_type(n, 0)->dtype, b = kva_operand_type(n, 1)->dtype;
-  bool bytes = (a == KVA_I8 || a == KVA_U8) && (b == KVA_I8 || b == KVA_U8);
-  return bytes && ((const kva_matmul_attrs *)n->attrs)->to == KVA_I32;
-}
-
 kva_status kva_matmul_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   for (uint32_t i = 0; i < 2; i++) {
     KVA_TRY(kva_check_class(m, n, i));
     KVA_TRY(kva_check_min_rank(m, n, i, 2));
   }
-  bool exact = is_exact(n);
+  bool exact = kva_sums_bytes(n, ((const kva_matmul_attrs *)n->attrs)->to);
   if (!exact) KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
   kva_matmul_shape s = kva_matmul_get(n);
   KVA_TRY(check_depth(m, n, &s));

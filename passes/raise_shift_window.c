@@ -195,7 +195,8 @@ kva_value *kva_raise_shift_window(kva_builder *b) {
 static bool is_depthwise(const kva_node *n, int64_t *out_window) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1);
-  bool plain = (!a->strides.n || a->strides.v[0] == 1) && (!a->dilations.n || a->dilations.v[0] == 1);
+  bool plain = kva_dtype_is_float(x->dtype) && (!a->strides.n || a->strides.v[0] == 1) &&
+               (!a->dilations.n || a->dilations.v[0] == 1);
   return plain && x->rank == 3 && kva_expr_is(w->dims[0], a->group) && kva_expr_is(x->dims[1], a->group) &&
          kva_expr_is_const(w->dims[2], out_window) && *out_window >= 2 && *out_window <= KVA_MAX_TAPS;
 }

@@ -28,6 +28,10 @@ typedef struct choice_row {
   {                                                                                                \
     .op = KVA_OP_matmul, .attrs = "to=int32", .in = { {a, .dtype = a_type}, {b, .dtype = b_type} } \
   }
+#define CONV_BYTES(x, x_type, w, w_type)                                                         \
+  {                                                                                              \
+    .op = KVA_OP_conv, .attrs = "to=int32", .in = { {x, .dtype = x_type}, {w, .dtype = w_type} } \
+  }
 #define CONV(attributes, x, w)                                 \
   {                                                            \
     .op = KVA_OP_conv, .attrs = attributes, .in = { {x}, {w} } \
@@ -63,6 +67,9 @@ static const choice_row rows[] = {
   {&cpu, KVA_F32, CONV("", "2,16,20,20", "32,16,3,3"), "tiles", "skinny: not 1 to 8 rows"},
   {&cpu, KVA_F32, CONV("", "2,16,20,20", "4,16,3,3"), "tiles", "skinny: a window"},
   {&cpu, KVA_F32, CONV("group=16", "2,16,64,64", "16,1,3,3"), "elements", "skinny: as well by elements"},
+  {&cpu, KVA_U8, CONV_BYTES("2,16,20,20", KVA_U8, "32,16,3,3", KVA_I8), "tiles", "skinny: not 1 to 8 rows"},
+  {&cpu, KVA_U8, CONV_BYTES("2,16,20,20", KVA_I8, "32,16,3,3", KVA_I8), "elements", "skinny: integers"},
+  {&sm_80, KVA_U8, CONV_BYTES("2,16,20,20", KVA_U8, "32,16,3,3", KVA_I8), "elements", "wgmma: integers"},
   {&sm_80, KVA_F32, CONV("", "2,16,20,20", "32,16,3,3"), "simt", "wgmma: no warpgroup mma"},
   {&sm_80, KVA_F32, CONV("", "2,16,20,20", "4,16,3,3"), "elements", "wgmma: few rows"},
   {&cpu, KVA_F32, ATTENTION("200", "64"), "query_tiles", NULL},

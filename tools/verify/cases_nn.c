@@ -76,11 +76,12 @@ static const kva_case cases[] = {
      .in = {{"2,K=41,20"}, {"2,19,K"}},
      .no_gradient = true},
 /* bytes with sums in int32: few rows and many, depths that are no multiple of 4, extreme values, all signs */
-#define BYTES(attributes, a, low, high, a_type, b, b_low, b_high, b_type)                       \
+#define BYTES_OF(op_name, attributes, a, low, high, a_type, b, b_low, b_high, b_type)           \
   {                                                                                             \
-    .op = KVA_OP_matmul, .attrs = attributes "to=int32",                                        \
+    .op = KVA_OP_##op_name, .attrs = attributes "to=int32",                                     \
     .in = {{a, low, high, KVA_##a_type}, {b, b_low, b_high, KVA_##b_type}}, .no_gradient = true \
   }
+#define BYTES(...) BYTES_OF(matmul, __VA_ARGS__)
     BYTES("", "37,64", 0, 255, U8, "64,33", -128, 127, I8),
     BYTES("", "M=300,K=101", -128, 127, I8, "K,N=70", 0, 255, U8),
     BYTES("", "20,2000", 255, 255, U8, "2000,16", -128, -128, I8),
@@ -118,6 +119,21 @@ static const kva_case cases[] = {
      .in = {{"2,3,7,40"}, {"3,1,3,3"}},
      .no_gradient = true},
     {.op = KVA_OP_conv, .attrs = "group=2; pads=1,1,1,1", .in = {{"2,6,6,9"}, {"10,3,3,3"}}, .no_gradient = true},
+/* bytes: channels that are no multiple of 4, depth in several slices, groups, strides, extreme values, all signs */
+#define CONV_BYTES(...) BYTES_OF(conv, __VA_ARGS__)
+    CONV_BYTES("pads=1,1,1,1; ", "1,5,9,20", 0, 255, U8, "17,5,3,3", -128, 127, I8),
+    CONV_BYTES("pads=1,1,1,1; ", "N=2,8,H=6,W=9", 0, 255, U8, "M=20,8,3,3", -128, 127, I8),
+    CONV_BYTES("strides=2,2; pads=1,1,1,1; ", "2,3,11,37", -128, 127, I8, "16,3,3,3", 0, 255, U8),
+    CONV_BYTES("strides=2,2; ", "2,16,5,7", 255, 255, U8, "20,16,1,1", -128, -128, I8),
+    CONV_BYTES("", "1,2000,5,7", 255, 255, U8, "20,2000,1,1", -128, -128, I8),
+    CONV_BYTES("pads=0,1,1,0; ", "1,90,4,5", -128, 127, I8, "5,90,3,3", 0, 255, U8),
+    CONV_BYTES("strides=1,3; dilations=2,2; ", "1,3,9,40", 0, 255, U8, "12,3,2,4", -128, 127, I8),
+    CONV_BYTES("group=2; pads=1,1,1,1; ", "2,8,6,9", 0, 255, U8, "20,4,3,3", -128, 127, I8),
+    CONV_BYTES("group=3; pads=1,1,1,1; ", "1,3,4,40", 0, 255, U8, "3,1,3,3", -128, 127, I8),
+    CONV_BYTES("pads=1,1,1,0,1,1; ", "2,4,4,5,6", 0, 255, U8, "12,4,2,3,3", -128, 127, I8),
+    CONV_BYTES("pads=1,1; ", "2,6,15", -128, 127, I8, "10,6,3", -128, 127, I8),
+    CONV_BYTES("", "2,6,15", 0, 255, U8, "10,6,3", 0, 255, U8),
+    CONV_BYTES("", "N=0,6,15", 0, 255, U8, "10,6,3", -128, 127, I8),
     {.op = KVA_OP_conv_input_grad, .attrs = "spatial=7", .in = {{"2,4,5"}, {"4,3,3"}}},
     {.op = KVA_OP_conv_input_grad, .attrs = "strides=2; pads=1,1; spatial=8", .in = {{"2,4,4"}, {"4,3,3"}}},
     {.op = KVA_OP_conv_input_grad,

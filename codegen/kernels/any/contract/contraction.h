@@ -60,9 +60,9 @@ kva_contraction kva_contract_of_conv_weight_grad(kva_lower *l, const kva_node *n
 
 /* sum + a * b for factors at one step. */
 kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b, kva_kval sum);
-/* c, whose elements are of 8 bits, by words (words.c): c.type is that of the sums, and c.a and c.b give values of type
- * uint8, whatever the sign of the operand is. */
-kva_contraction kva_contract_by_words(const kva_contraction *c, bool b_unsigned);
+/* c by words (words.c), if its factors of these types have 8 bits, of one sign and the other, and are summed in int32;
+ * else c. c.a and c.b give elements as they are. */
+kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b);
 /* The result has at least `rows` rows, as far as is known. */
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
 /* Passes v through the epilogue as the result at `at`. */

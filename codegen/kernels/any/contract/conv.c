@@ -41,6 +41,11 @@ static kva_expr_ctx *exprs(const kva_contraction *c) {
   return c->l->kb->exprs;
 }
 
+/* An element as the tiles take it: in the type of the sums, or a byte as it is. */
+static kva_kval factor(const kva_contraction *c, kva_kval v) {
+  return kva_dtype_is_float(c->type) ? kva_k_convert(c->l->kb, v, c->type) : v;
+}
+
 static const kva_expr *channel(const kva_contraction *c, kva_dim per_group, const kva_expr *batch, const kva_expr *i) {
   return kva_expr_add(exprs(c), kva_expr_mul(exprs(c), batch, per_group), i);
 }
@@ -121,7 +126,7 @@ static kva_kval weight(const kva_contraction *c, const kva_contract_at *at) {
   }
   idx[0] = s->reversed ? channel(c, s->depth_per_group, group, at->k) : channel(c, c->rows, group, at->row);
   idx[1] = s->reversed ? at->row : at->k;
-  return kva_k_convert(c->l->kb, kva_masked_operand(c->l, c->n, 1, idx, there), c->type);
+  return factor(c, kva_masked_operand(c->l, c->n, 1, idx, there));
 }
 
 /* Some tap reads the columns that begin here. */
@@ -171,8 +176,7 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
     else
       inside = kva_k_and(kb, inside, place(kb, raw, s->w.before[d], s->between[d], t->dims[2 + d], &idx[2 + d]));
   }
-  kva_kval v = kva_masked_operand(c->l, c->n, 0, idx, inside);
-  return kva_k_convert(kb, v, c->type);
+  return factor(c, kva_masked_operand(c->l, c->n, 0, idx, inside));
 }
 
 /* ---- the gradient for the weights -------------------------------------------------------------------------------- */
@@ -304,7 +308,7 @@ kva_contraction kva_contract_of_conv(kva_lower *l, const kva_node *n) {
   c.a = weight, c.b = image, c.result = result_at;
   lay_out_lines(&c, s);
   c.by_elements = is_plain_depthwise(&c, s);
-  return c;
+  return kva_contract_bytes(&c, kva_operand_type(n, 1)->dtype, kva_operand_type(n, 0)->dtype);
 }
 
 /* Taps of one begin: begin, begin + stride, ... Position i of dx is column (i + before) / stride, less those before x.

@@ -97,12 +97,6 @@ static void look_for_factor(kva_contraction *c) {
   c->b_rest = rest_of_b, c->b_factor = factor_of_b;
 }
 
-/* Whether operand i has 8 bits and no sign, or a sign. */
-static bool is_bytes(const kva_node *n, uint32_t i, bool is_unsigned) {
-  kva_dtype t = kva_operand_type(n, i)->dtype;
-  return t == (is_unsigned ? KVA_U8 : KVA_I8);
-}
-
 kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   const kva_type *type = n->results[0].type;
   const kva_expr *one = kva_expr_const(l->kb->exprs, 1);
@@ -120,8 +114,5 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.panel = p->s.transpose_b ? 0 : kva_panel_of(kva_operand(n, 1));
   c.a = element_a, c.b = element_b, c.result = result_at;
   look_for_factor(&c);
-  if (c.type != KVA_I32) return c;
-  if (is_bytes(n, 0, true) && is_bytes(n, 1, false)) return kva_contract_by_words(&c, false);
-  if (is_bytes(n, 0, false) && is_bytes(n, 1, true)) return kva_contract_by_words(&c, true);
-  return c;
+  return kva_contract_bytes(&c, kva_operand_type(n, 0)->dtype, kva_operand_type(n, 1)->dtype);
 }

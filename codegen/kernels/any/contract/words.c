@@ -54,7 +54,7 @@ static kva_kval result_of(const kva_contraction *c, const kva_contract_at *at, c
   return bytes->result(bytes, at, out_index);
 }
 
-kva_contraction kva_contract_by_words(const kva_contraction *c, bool b_unsigned) {
+static kva_contraction by_words(const kva_contraction *c, bool b_unsigned) {
   kva_contraction *bytes = KVA_NEW(c->l->kb->arena, kva_contraction), words = *c;
   *bytes = *c;
   kva_expr_ctx *e = c->l->kb->exprs;
@@ -63,4 +63,9 @@ kva_contraction kva_contract_by_words(const kva_contraction *c, bool b_unsigned)
   words.a = word_a, words.b = word_b;
   words.any = c->any ? any_of : NULL, words.result = c->result ? result_of : NULL;
   return words;
+}
+
+kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b) {
+  bool sums = c->type == KVA_I32, first = a == KVA_U8 && b == KVA_I8, second = a == KVA_I8 && b == KVA_U8;
+  return sums && (first || second) ? by_words(c, second) : *c;
 }

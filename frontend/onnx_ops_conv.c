@@ -50,19 +50,53 @@ static kva_value *padded_operand(kva_onnx_call *k, kva_value *x, kva_onnx_window
   return kva_onnx_pad_spatial(k, x, before, after);
 }
 
+/* Window and group of a convolution, whose operands then agree. */
+static kva_status read_convolution(kva_onnx_call *k, kva_value **x, kva_value **weight, kva_onnx_window *w,
+                                   int64_t *group) {
+  *weight = kva_onnx_shaped_weight(k, *weight);
+  KVA_TRY(kva_onnx_read_window(k, *weight, w));
+  KVA_TRY(read_group(k, group));
+  agree_on_channels(k, x, weight, *group);
+  return KVA_OK;
+}
+
+/* w has no symbolic extent, and its pads are known. */
+static kva_conv_attrs attrs_of(const kva_onnx_window *w, int64_t group) {
+  return (kva_conv_attrs){
+      .strides = {w->n, w->strides}, .pads = {2 * w->n, w->pads}, .dilations = {w->n, w->dilations}, .group = group};
+}
+
 kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *weight, kva_value **out) {
   kva_onnx_window w;
   int64_t group;
-  weight = kva_onnx_shaped_weight(k, weight);
-  KVA_TRY(kva_onnx_read_window(k, weight, &w));
-  KVA_TRY(read_group(k, &group));
-  agree_on_channels(k, &x, &weight, group);
+  KVA_TRY(read_convolution(k, &x, &weight, &w, &group));
   if (w.free) return kva_onnx_convolve_free(k, x, weight, &w, group, out);
   if (pads_by_extent(&w, x)) x = padded_operand(k, x, &w);
   KVA_TRY(kva_onnx_resolve_same(k, &w));
-  kva_conv_attrs attrs = {
-      .strides = {w.n, w.strides}, .pads = {2 * w.n, w.pads}, .dilations = {w.n, w.dilations}, .group = group};
+  kva_conv_attrs attrs = attrs_of(&w, group);
   *out = kva_build(k->b, KVA_OP_conv, 2, (kva_value *[]){x, weight}, &attrs);
+  return KVA_OK;
+}
+
+/* x - zero in double, in which products of codes are summed exactly. */
+static kva_value *exact(kva_builder *b, kva_codes x) {
+  kva_value *y = kva_cast(b, x.codes, KVA_I32), *zero = x.zero ? kva_cast(b, x.zero, KVA_I32) : NULL;
+  if (zero && zero->type->rank) zero = kva_onnx_unsqueeze(b, zero, 1, y->type->rank - 1);
+  return kva_cast(b, zero ? kva_sub(b, y, zero) : y, KVA_F64);
+}
+
+kva_status kva_onnx_convolve_codes(kva_onnx_call *k, kva_codes x, kva_codes w, kva_value **out) {
+  kva_onnx_window window;
+  int64_t group;
+  KVA_TRY(read_convolution(k, &x.codes, &w.codes, &window, &group));
+  if (window.free || pads_by_extent(&window, x.codes) || !kva_is_byte(x.codes) || !kva_is_byte(w.codes)) {
+    KVA_TRY(kva_onnx_convolve(k, exact(k->b, x), exact(k->b, w), out));
+    *out = kva_cast(k->b, *out, KVA_I32);
+    return KVA_OK;
+  }
+  KVA_TRY(kva_onnx_resolve_same(k, &window));
+  kva_conv_attrs attrs = attrs_of(&window, group);
+  *out = kva_conv_codes(k->b, x, w, &attrs);
   return KVA_OK;
 }
 

@@ -1,5 +1,6 @@
 /* Rules: matrix products. The internal product needs operands of rank 2 or more. */
 #include "frontend/onnx_rules.h"
+#include "ops/codes.h"
 #include "ops/ids.h"
 
 /* NumPy's rule: a vector on the left is a row, one on the right a column; the added axis is removed from the result. */
@@ -39,44 +40,13 @@ static kva_value *centred(kva_builder *b, kva_value *x, kva_value *zero, bool ro
   return zero ? kva_sub(b, x, kva_cast(b, zero_point(b, zero, rows), KVA_I32)) : x;
 }
 
-/* Codes of 8 bits with the other sign, and the zero point (or none) in int32 that goes with them. */
-static kva_value *other_sign(kva_builder *b, kva_value *x, kva_value **zero) {
-  bool is_unsigned = x->type->dtype == KVA_U8;
-  kva_value *by = kva_scalar_like(b, x, is_unsigned ? 128 : -128), *y = kva_build2(b, KVA_OP_bit_xor, x, by);
-  kva_value *moved = kva_const_scalar(b, KVA_I32, is_unsigned ? -128 : 128);
-  *zero = *zero ? kva_add(b, *zero, moved) : moved;
-  kva_bitcast_attrs attrs = {.to = is_unsigned ? KVA_I8 : KVA_U8};
-  return kva_build(b, KVA_OP_bitcast, 1, &y, &attrs);
-}
-
-static kva_value *sum_along(kva_builder *b, kva_value *x, int64_t axis) {
-  return kva_reduce(b, KVA_OP_reduce_sum, x, 1, &axis, true);
-}
-
-static bool is_byte(const kva_value *x) {
-  return x->type->dtype == KVA_I8 || x->type->dtype == KVA_U8;
-}
-
-/* Products of bytes of one sign by bytes of the other are what machines have, so zero points are taken off afterwards:
- * sum (x - p)(y - q) = sum x y - p sum y - q sum (x - p). Equal signs are a matter of zero points, too. Exact modulo
- * 2^32, as the standard's sums are. */
-static kva_value *product_of_bytes(kva_builder *b, kva_value *x, kva_value *p, kva_value *y, kva_value *q) {
-  kva_matmul_attrs attrs = {.to = KVA_I32};
-  p = p ? kva_cast(b, zero_point(b, p, true), KVA_I32) : NULL;
-  q = q ? kva_cast(b, zero_point(b, q, false), KVA_I32) : NULL;
-  if (x->type->dtype == y->type->dtype && x->type->dtype == KVA_U8) y = other_sign(b, y, &q);
-  if (x->type->dtype == y->type->dtype) x = other_sign(b, x, &p);
-  kva_value *z = kva_build(b, KVA_OP_matmul, 2, (kva_value *[]){x, y}, &attrs);
-  if (p) z = kva_sub(b, z, kva_mul(b, p, sum_along(b, kva_cast(b, y, KVA_I32), y->type->rank - 2)));
-  if (!q) return z;
-  kva_value *rows = kva_cast(b, x, KVA_I32);
-  if (p) rows = kva_sub(b, rows, p);
-  return kva_sub(b, z, kva_mul(b, q, sum_along(b, rows, x->type->rank - 1)));
-}
-
 kva_value *kva_onnx_integer_product(kva_builder *b, kva_value *x, kva_value *x_zero, kva_value *y, kva_value *y_zero) {
   bool matrices = x->type->rank >= 2 && y->type->rank >= 2;
-  if (matrices && is_byte(x) && is_byte(y)) return product_of_bytes(b, x, x_zero, y, y_zero);
+  if (matrices && kva_is_byte(x) && kva_is_byte(y)) {
+    kva_codes left = {x, x_zero ? zero_point(b, x_zero, true) : NULL};
+    kva_codes right = {y, y_zero ? zero_point(b, y_zero, false) : NULL};
+    return kva_matmul_codes(b, left, right, &(kva_matmul_attrs){0});
+  }
   return product_of(b, centred(b, x, x_zero, true), centred(b, y, y_zero, false));
 }
 

@@ -159,21 +159,19 @@ kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {
 
 /* ---- quantised convolutions -------------------------------------------------------------------------------------- */
 
-/* x - zero in double, in which products of 8-bit integers are summed exactly. A vector applies to the output
- * channels. */
-static kva_value *exact(kva_builder *b, kva_value *x, kva_value *zero) {
-  kva_value *y = kva_cast(b, x, KVA_I32);
-  if (!zero) return kva_cast(b, y, KVA_F64);
-  zero = kva_cast(b, zero, KVA_I32);
-  if (zero->type->rank == 1 && kva_expr_is(zero->type->dims[0], 1)) zero = kva_reshape(b, zero, 0, NULL);
-  if (zero->type->rank == 1) zero = kva_onnx_unsqueeze(b, zero, 1, x->type->rank - 1);
-  return kva_cast(b, kva_sub(b, y, zero), KVA_F64);
+static kva_status convolve(kva_onnx_call *k, uint32_t x_zero, uint32_t w, uint32_t w_zero, kva_value **out) {
+  kva_builder *b = k->b;
+  kva_value *p = kva_onnx_in(k, x_zero), *q = kva_onnx_in(k, w_zero);
+  kva_codes x = {kva_onnx_in(k, 0), p ? as_scalar(b, p) : NULL},
+            weights = {kva_onnx_in(k, w), q ? as_scalar(b, q) : NULL};
+  if (x.zero && x.zero->type->rank) return kva_onnx_fail(k, KVA_UNSUPPORTED, "several zero points of input 0");
+  return kva_onnx_convolve_codes(k, x, weights, out);
 }
 
 kva_status kva_onnx_conv_integer(kva_onnx_call *k) {
-  kva_value *y = NULL, *x = exact(k->b, kva_onnx_in(k, 0), kva_onnx_in(k, 2));
-  KVA_TRY(kva_onnx_convolve(k, x, exact(k->b, kva_onnx_in(k, 1), kva_onnx_in(k, 3)), &y));
-  return kva_onnx_done(k, kva_cast(k->b, y, KVA_I32));
+  kva_value *y = NULL;
+  KVA_TRY(convolve(k, 2, 1, 3, &y));
+  return kva_onnx_done(k, y);
 }
 
 /* Weights may have one scale per output channel. */
@@ -184,10 +182,10 @@ static kva_value *channel_scale(kva_builder *b, kva_value *p, uint32_t rank) {
 
 kva_status kva_onnx_qlinear_conv(kva_onnx_call *k) {
   kva_builder *b = k->b;
-  kva_value *y = NULL, *bias = kva_onnx_in(k, 8), *x = exact(b, kva_onnx_in(k, 0), kva_onnx_in(k, 2));
+  kva_value *y = NULL, *bias = kva_onnx_in(k, 8);
   uint32_t rank = kva_onnx_in(k, 0)->type->rank;
-  KVA_TRY(kva_onnx_convolve(k, x, exact(b, kva_onnx_in(k, 3), kva_onnx_in(k, 5)), &y));
-  if (bias) y = kva_add(b, y, kva_onnx_channels(b, kva_cast(b, bias, KVA_F64), rank));
+  KVA_TRY(convolve(k, 2, 3, 5, &y));
+  if (bias) y = kva_add(b, y, kva_onnx_channels(b, kva_cast(b, bias, KVA_I32), rank));
   kva_value *scale = channel_scale(b, kva_onnx_in(k, 4), rank);
   return requantize(k, kva_cast(b, y, KVA_F32), kva_reshape(b, kva_onnx_in(k, 1), 0, NULL), scale, 6);
 }

@@ -3,6 +3,7 @@
 #define KVA_FRONTEND_ONNX_WINDOW_H
 
 #include "frontend/onnx_rules.h"
+#include "ops/codes.h"
 
 enum { KVA_ONNX_MAX_SPATIAL = KVA_MAX_RANK - 2 };
 
@@ -28,7 +29,9 @@ kva_value *kva_onnx_shaped_weight(kva_onnx_call *k, kva_value *weight);
 KVA_MUST_USE kva_status kva_onnx_read_window(kva_onnx_call *k, const kva_value *weight, kva_onnx_window *out);
 /* Convolution of x (input 0, possibly transformed) with w according to the node's attributes, without bias. */
 KVA_MUST_USE kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *w, kva_value **out);
-/* The same for a kernel whose extents are symbolic (w->free): padding and one product. */
+/* The same of codes, in int32. x.zero is a scalar, w.zero a scalar or one for each channel of the result. */
+KVA_MUST_USE kva_status kva_onnx_convolve_codes(kva_onnx_call *k, kva_codes x, kva_codes w, kva_value **out);
+/* kva_onnx_convolve for a kernel whose extents are symbolic (w->free): padding and one product. */
 KVA_MUST_USE kva_status kva_onnx_convolve_free(kva_onnx_call *k, kva_value *x, kva_value *weight,
                                                const kva_onnx_window *w, int64_t group, kva_value **out);
 /* ConvTranspose of input 0. wanted: attribute output_shape, for spatial axes; or empty. */

@@ -284,8 +284,10 @@ static bool all_constant(const kva_type *t) {
 }
 
 /* Views that leave the innermost axis contiguous. A reshape divides indices, which inner loops do by constants only,
- * and lanes not at all: their axis must stay whole. */
+ * and lanes not at all: their axis must stay whole. A constant that is left transposed has the order in which inner
+ * loops read it (opt_pack.c). */
 static bool is_easy_view(const kva_node *p, tile_part part) {
+  if (part == PART_SCALARS && kva_is(p, KVA_OP_transpose) && kva_constant_of(kva_operand(p, 0))) return true;
   if (!kva_is(p, KVA_OP_reshape)) return keeps_innermost(p);
   const kva_type *from = kva_operand_type(p, 0), *to = p->results[0].type;
   if (!all_constant(from) || !all_constant(to)) return false;

@@ -5,7 +5,10 @@
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
  * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
  * which become bytes. matmul<transpose_b>(x, w) with constant w of floats becomes a product with w transposed, unless
- * all products with w have few rows: those read w along the depth as well as along its columns.
+ * all products with w have few rows: those read w along the depth as well as along its columns. Likewise matrices of
+ * bytes. Filters of bytes get four channels side by side, the factor of one step
+ * (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no multiple of four: the image
+ * then has such channels, too.
  *
  * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation.
  * Constants of several functions that share their data share the new data, too. Memory of codes that is spare is given
@@ -236,13 +239,82 @@ static void pack_node(packing *p, kva_node *n, bool transposed) {
   kva_node_remove(n);
 }
 
-/* ---- transposed constants of floats ------------------------------------------------------------------------------ */
+/* ---- filters of bytes -------------------------------------------------------------------------------------------- */
 
-/* The constant matrix of floats that products, and they alone, read transposed; NULL: n is none. */
+enum { WORD = 4, FORM_FILTER = 16 };
+
+static bool is_bytes(const kva_tensor_data *t) {
+  return t->dtype == KVA_I8 || t->dtype == KVA_U8;
+}
+
+static int64_t taps_of(const kva_tensor_data *t) {
+  int64_t taps = 1;
+  for (uint32_t d = 2; d < t->rank; d++) taps *= t->dims[d];
+  return taps;
+}
+
+/* [M, C, taps..] as [M, C / 4, taps.., 4]; C rounded up, with zeros. */
+static const kva_tensor_data *to_filter_words(packing *p, const kva_tensor_data *w) {
+  done_key key = {w->data, FORM_FILTER};
+  kva_tensor_data *to = kva_map_get(p->done, &key, sizeof key);
+  if (to) return to;
+  int64_t channels = w->dims[1], words = (channels + WORD - 1) / WORD, taps = taps_of(w), dims[KVA_MAX_RANK];
+  memcpy(dims, w->dims, w->rank * sizeof *dims);
+  dims[1] = words, dims[w->rank] = WORD;
+  to = KVA_NEW(p->m->arena, kva_tensor_data);
+  *to = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank + 1, .bytes = dims[0] * words * taps * WORD};
+  to->dims = kva_arena_memdup(p->m->arena, dims, to->rank * sizeof *dims);
+  uint8_t *data = kva_arena_alloc(p->m->arena, (size_t)to->bytes + 1);
+  const uint8_t *from = w->data;
+  memset(data, 0, (size_t)to->bytes);
+  for (int64_t m = 0; m < dims[0]; m++)
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t t = 0; t < taps; t++)
+        data[((m * words + c / WORD) * taps + t) * WORD + c % WORD] = from[(m * channels + c) * taps + t];
+  to->data = data;
+  kva_map_set(p->done, &key, sizeof key, to);
+  return to;
+}
+
+/* The constant filters of a convolution of bytes that another order suits better; NULL: none. */
+static const kva_tensor_data *filters_of(const kva_node *n) {
+  const kva_tensor_data *w = kva_is(n, KVA_OP_conv) ? kva_constant_of(kva_operand(n, 1)) : NULL;
+  if (!w || !is_bytes(w) || w->rank >= KVA_MAX_RANK || w->dims[1] < 1) return NULL;
+  if (w->dims[1] % WORD) return ((const kva_conv_attrs *)n->attrs)->group == 1 ? w : NULL;
+  return taps_of(w) > 1 ? w : NULL;
+}
+
+static kva_value *with_channels(kva_builder *b, kva_value *x, int64_t more) {
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < x->type->rank; d++) {
+    before[d] = kva_expr_const(b->m->exprs, 0);
+    after[d] = kva_expr_const(b->m->exprs, d == 1 ? more : 0);
+  }
+  kva_pad_attrs attrs = {.before = {x->type->rank, before}, .after = {x->type->rank, after}};
+  return kva_build(b, KVA_OP_pad, 1, &x, &attrs);
+}
+
+static void pack_filters(packing *p, kva_node *n, const kva_tensor_data *w) {
+  kva_builder b = kva_builder_before(p->m, n);
+  const kva_type *type = kva_operand_type(n, 1);
+  uint32_t rank = type->rank;
+  int64_t perm[KVA_MAX_RANK] = {0, 1, rank}, channels = (w->dims[1] + WORD - 1) / WORD * WORD;
+  kva_dim dims[KVA_MAX_RANK];
+  memcpy(dims, type->dims, rank * sizeof *dims);
+  dims[1] = kva_expr_const(p->m->exprs, channels);
+  for (uint32_t d = 2; d < rank; d++) perm[d + 1] = d;
+  kva_value *v = kva_transpose(&b, kva_const_tensor(&b, to_filter_words(p, w)), perm);
+  kva_node_set_operand(n, 1, kva_reshape(&b, v, rank, dims));
+  if (channels > w->dims[1]) kva_node_set_operand(n, 0, with_channels(&b, kva_operand(n, 0), channels - w->dims[1]));
+}
+
+/* ---- transposed constants of floats or bytes --------------------------------------------------------------------- */
+
+/* The constant matrix that products, and they alone, read transposed; NULL: n is none. */
 static const kva_tensor_data *transposed_weights(const kva_node *n) {
   bool transposed = false;
   const kva_tensor_data *t = kva_is(n, KVA_OP_constant) ? kva_constant_of(&n->results[0]) : NULL;
-  if (!t || t->rank != 2 || !kva_dtype_is_float(t->dtype) || kva_dtype_bits(t->dtype) < 8) return NULL;
+  if (!t || t->rank != 2 || kva_dtype_bits(t->dtype) < 8 || !(kva_dtype_is_float(t->dtype) || is_bytes(t))) return NULL;
   return read_by_products(&n->results[0], &transposed) && transposed ? t : NULL;
 }
 
@@ -276,7 +348,10 @@ static void transpose_constant(packing *p, kva_node *n) {
 
 static bool change_node(packing *p, kva_node *n) {
   bool transposed = false;
-  if (wants_transposition(p, n))
+  const kva_tensor_data *filters = filters_of(n);
+  if (filters)
+    pack_filters(p, n, filters);
+  else if (wants_transposition(p, n))
     transpose_constant(p, n);
   else if (is_candidate(n, &transposed))
     pack_node(p, n, transposed);

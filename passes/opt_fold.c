@@ -8,7 +8,8 @@
  * Why a limit: folding `expand(0, [4096, 4096])` would turn one scalar into 64 MiB. Only results of at most FOLD_LIMIT
  * elements, or smaller than their operands together, are folded. A long iota beside variables is cheaper to compute
  * than to load. A product with many floating-point operations stays, too: compiled code takes a hundredth of the time
- * that its reference takes. Weights that products read stay packed (KVA_UNPACKS). */
+ * that its reference takes. Weights that products read stay packed (KVA_UNPACKS). On a CPU
+ * codes whose products will be computed in integers stay, too (opt_integer.c). */
 #include "passes/passes_internal.h"
 #include "ops/index.h"
 
@@ -60,8 +61,9 @@ static bool is_long_product(kva_module *m, const kva_node *n) {
   return n->op->flops && n->op->flops(n, &sizes) > MAX_FLOPS;
 }
 
-static bool can_fold(kva_module *m, const kva_node *n) {
-  if (kva_stays_packed(n) || n->op->lower_kind == KVA_LOWER_CALL) return false;
+static bool can_fold(kva_module *m, const kva_node *n, const kva_pass_options *o) {
+  if (kva_stays_packed(n) || (!kva_for_gpu(o) && kva_stays_codes(n)) || n->op->lower_kind == KVA_LOWER_CALL)
+    return false;
   if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
   if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal) || !has_static_attrs(n)) return false;
   int64_t operand_elements = 0, result_elements = 0;
@@ -142,7 +144,7 @@ static kva_status fold_graph(kva_module *m, kva_graph *g, const kva_pass_options
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
     if (!kva_may_change(o)) return KVA_OK;
-    if (!can_fold(m, n)) continue;
+    if (!can_fold(m, n, o)) continue;
     KVA_TRY(fold_node(m, n));
     kva_count_change(o, n, NULL, changed);
   }

@@ -29,6 +29,9 @@ bool kva_splat_value(const kva_value *v, double *out_x);
  * transpositions. */
 bool kva_stays_packed(const kva_node *n);
 
+/* n dequantises codes that only products which become integer ones read (opt_integer.c). */
+bool kva_stays_codes(const kva_node *n);
+
 /* The graphs of all functions and the sub-graphs of their control nodes, inner ones first. */
 typedef KVA_VEC(kva_graph *) kva_graphs;
 kva_graphs kva_program_graphs(const kva_module *m, kva_arena *arena);

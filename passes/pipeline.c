@@ -52,6 +52,9 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
     if (kva_for_gpu(options)) KVA_TRY(kva_run_pass(m, KVA_PASS_copies, options, &changed));
   }
   if (options->check_indices) KVA_TRY(kva_run_pass(m, KVA_PASS_check_indices, options, &changed));
+  bool integer = false;
+  KVA_TRY(kva_run_pass(m, KVA_PASS_integer, options, &integer));
+  if (integer) KVA_TRY(kva_clean_up(m, options));
   KVA_TRY(kva_run_pass(m, KVA_PASS_pack, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_split, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_fuse, options, &changed));

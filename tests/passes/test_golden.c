@@ -249,6 +249,7 @@ int main(void) {
       PASS("dce"),      PASS("cse"),       PASS("fold"),      PASS("simplify"),     PASS("control"),
       PASS("autodiff"), PASS("train"),     PASS("precision"), PASS("splat"),        PASS("copies"),
       PASS("pack"),     PASS("split"),     PASS("fuse"),      PASS("fuse_library"), PASS("check_indices"),
-      PASS("plan"),     PASS("split_gpu"), PASS("fuse_gpu"),  PASS("incremental"),  PASS("gather_again")};
+      PASS("plan"),     PASS("split_gpu"), PASS("fuse_gpu"),  PASS("incremental"),  PASS("gather_again"),
+      PASS("integer")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

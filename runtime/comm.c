@@ -22,6 +22,9 @@ struct kva_comm {
   char *in, *out;                     /* BUFFER bytes each */
   int *n_in, *at_in, *n_out, *at_out; /* by rank, in bytes */
   char name[160], error[512];
+  kva_comm_mesh mesh;
+  kva_comm *parent;               /* of a group; else NULL */
+  kva_comm *data, *rows, *slices; /* the groups of the axes data, sequence, tensor; NULL: all is data */
 };
 
 static kva_comm *joined; /* until kva_comm_destroy */
@@ -42,7 +45,9 @@ const char *kva_comm_error(const kva_comm *c) {
   return c->error;
 }
 int64_t kva_comm_bytes(const kva_comm *c) {
-  return c->bytes;
+  int64_t bytes = c->bytes;
+  if (c->data) bytes += c->data->bytes + c->rows->bytes + c->slices->bytes;
+  return bytes;
 }
 
 void kva_comm_note_agreed(kva_comm *c, bool failed) {
@@ -57,7 +62,8 @@ static kva_status check(kva_comm *c, const char *what, int result) {
   int len = 0;
   if (result == KVA_MPI_SUCCESS) return KVA_OK;
   if (c->mpi.Error_string(result, text, &len) != KVA_MPI_SUCCESS) text[0] = 0;
-  snprintf(c->error, sizeof c->error, "%s: %s failed: %.300s", c->name, what, text[0] ? text : "no text");
+  kva_comm *told = c->parent ? c->parent : c;
+  snprintf(told->error, sizeof told->error, "%s: %s failed: %.300s", told->name, what, text[0] ? text : "no text");
   return KVA_IO;
 }
 
@@ -71,6 +77,10 @@ static void abandon(void) {
 }
 
 static void release(kva_comm *c) {
+  if (!c) return;
+  release(c->data);
+  release(c->rows);
+  release(c->slices);
   free(c->in);
   free(c->out);
   free(c->n_in);
@@ -97,6 +107,7 @@ static kva_status initialise(kva_comm *c) {
   KVA_TRY(check(c, "MPI_Comm_set_errhandler", c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return)));
   KVA_TRY(check(c, "MPI_Comm_rank", c->mpi.Comm_rank(c->mpi.world, &c->rank)));
   KVA_TRY(check(c, "MPI_Comm_size", c->mpi.Comm_size(c->mpi.world, &c->size)));
+  c->mesh = (kva_comm_mesh){c->size, 1, 1};
   char host[64] = "";
   if (gethostname(host, sizeof host - 1)) host[0] = 0;
   snprintf(c->name, sizeof c->name, "process %d of %d (%s, pid %ld)", c->rank, c->size, host, (long)getpid());
@@ -131,6 +142,54 @@ void kva_comm_destroy(kva_comm *c, int code) {
   }
   if (c->finalizes) (void)c->mpi.Finalize();
   release(c);
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+kva_comm_mesh kva_comm_place(const kva_comm *c, int rank) {
+  const kva_comm_mesh *m = &c->mesh;
+  return (kva_comm_mesh){rank / m->tensor / m->sequence, rank / m->tensor % m->sequence, rank % m->tensor};
+}
+
+/* Ranks of a group keep their order, so sums in it have one order. */
+static kva_status create_group(kva_comm *c, int parts, int stride, kva_comm **out) {
+  kva_comm *g = *out = calloc(1, sizeof *g);
+  if (!g) return KVA_NO_MEMORY;
+  int place = c->rank / stride % parts, first = c->rank - place * stride;
+  g->mpi = c->mpi;
+  g->parent = c;
+  g->mpi.world = NULL;
+  KVA_TRY(check(c, "MPI_Comm_split", c->mpi.Comm_split(c->mpi.world, first, c->rank, &g->mpi.world)));
+  g->rank = place;
+  g->size = parts;
+  g->mesh = (kva_comm_mesh){parts, 1, 1};
+  snprintf(g->name, sizeof g->name, "%s", c->name);
+  return allocate(g);
+}
+
+kva_status kva_comm_set_mesh(kva_comm *c, const kva_comm_mesh *mesh) {
+  KVA_ASSERT(!c->data && mesh->data * mesh->sequence * mesh->tensor == c->size);
+  c->mesh = *mesh;
+  if (mesh->data == c->size) return KVA_OK;
+  kva_status status = create_group(c, mesh->tensor, 1, &c->slices);
+  if (status == KVA_OK) status = create_group(c, mesh->sequence, mesh->tensor, &c->rows);
+  if (status == KVA_OK) status = create_group(c, mesh->data, mesh->sequence * mesh->tensor, &c->data);
+  return status;
+}
+
+kva_comm *kva_comm_group(kva_comm *c, int64_t parts, int64_t stride) {
+  const kva_comm_mesh *m = &c->mesh;
+  if (parts == c->size && stride == 1) return c;
+  if (c->data && parts == m->tensor && stride == 1) return c->slices;
+  if (c->data && parts == m->sequence && stride == m->tensor) return c->rows;
+  if (c->data && parts == m->data && stride == (int64_t)m->sequence * m->tensor) return c->data;
+  snprintf(c->error, sizeof c->error, "no axis of the mesh has %lld processes, %lld ranks apart", (long long)parts,
+           (long long)stride);
+  return NULL;
+}
+
+kva_comm *kva_comm_data(kva_comm *c) {
+  return c && c->data ? c->data : c;
 }
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
@@ -181,8 +240,9 @@ static void sum_ranks(kva_dtype t, int n_x, int64_t n, const void *x, void *y) {
 
 static kva_status check_type(kva_comm *c, kva_dtype t) {
   if ((kva_dtype_is_float(t) || kva_dtype_is_int(t)) && kva_dtype_bits(t) >= 8) return KVA_OK;
-  snprintf(c->error, sizeof c->error, "sums over processes are of floats and of integers of 8 bits and more, found %s",
-           kva_dtype_name(t));
+  kva_comm *told = c->parent ? c->parent : c;
+  snprintf(told->error, sizeof told->error,
+           "sums over processes are of floats and of integers of 8 bits and more, found %s", kva_dtype_name(t));
   return KVA_UNSUPPORTED;
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/base/base.h"
 
 typedef struct kva_comm kva_comm;
+struct kva_artifact;
 
 /* Joins the processes that the launcher started; without a launcher this one is alone. KVA_MISSING: there is no MPI;
  * the message says what to install. A process has only one communicator in its life, as MPI allows it. */
@@ -20,6 +21,23 @@ KVA_MUST_USE kva_status kva_comm_create(kva_diag *diag, kva_comm **out_comm);
 void kva_comm_destroy(kva_comm *c, int code);
 /* Processes that a launcher of MPI says it started, of which this is one; 1: none did. */
 int kva_comm_launched(void);
+
+/* The axes of a mesh, numbers of processes: rank = (place on data * sequence + place on sequence) * tensor + place on
+ * tensor. Makes the group of each axis: the processes that differ in their place on it alone. The product is the number
+ * of processes. */
+typedef struct kva_comm_mesh {
+  int data, sequence, tensor;
+} kva_comm_mesh;
+KVA_MUST_USE kva_status kva_comm_set_mesh(kva_comm *c, const kva_comm_mesh *mesh);
+/* The processes whose ranks differ from this one's by multiples of `stride` within `parts * stride`, as a communicator
+ * of their own, which c owns; NULL, with a text: no axis of the mesh is such a group. */
+kva_comm *kva_comm_group(kva_comm *c, int64_t parts, int64_t stride);
+/* The processes that hold what this one holds, for other parts of a batch: the axis data; c itself without a mesh. */
+kva_comm *kva_comm_data(kva_comm *c);
+/* What an artefact was compiled for. */
+kva_comm_mesh kva_artifact_mesh(const struct kva_artifact *a);
+/* The place of a rank on the axes. */
+kva_comm_mesh kva_comm_place(const kva_comm *c, int rank);
 
 int kva_comm_rank(const kva_comm *c);            /* from 0 up; 0 where c is NULL */
 int kva_comm_size(const kva_comm *c);            /* 1 where c is NULL */

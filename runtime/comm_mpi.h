@@ -21,6 +21,7 @@ enum { KVA_MPI_SUCCESS = 0, KVA_MPI_THREAD_FUNNELED = 1, KVA_MPI_TEXT = 8192 /* 
   X(Comm_rank, (kva_mpi_handle comm, int *rank))                                                                \
   X(Comm_size, (kva_mpi_handle comm, int *size))                                                                \
   X(Comm_set_errhandler, (kva_mpi_handle comm, kva_mpi_handle handler))                                         \
+  X(Comm_split, (kva_mpi_handle comm, int color, int key, kva_mpi_handle *out))                                 \
   X(Error_string, (int error, char *text, int *len))                                                            \
   X(Barrier, (kva_mpi_handle comm))                                                                             \
   X(Bcast, (void *data, int n, kva_mpi_handle type, int root, kva_mpi_handle comm))                             \

@@ -124,6 +124,34 @@ static void check_agreement(kva_comm *c) {
   kva_diag_destroy(diag);
 }
 
+/* A mesh of two in the middle axis, as far as the number of processes allows: sums and gathers of each axis. */
+static void check_groups(kva_comm *c) {
+  int rank = kva_comm_rank(c), size = kva_comm_size(c), tensor = size % 2 ? 1 : 2, sequence = size % 4 ? 1 : 2;
+  const kva_comm_mesh mesh = {size / tensor / sequence, sequence, tensor};
+  EXPECT(kva_comm_data(c) == c && kva_comm_group(c, size, 1) == c && kva_comm_group(c, size, 2) == NULL);
+  EXPECT(kva_comm_set_mesh(c, &mesh) == KVA_OK);
+  kva_comm_mesh place = kva_comm_place(c, rank);
+  EXPECT((place.data * sequence + place.sequence) * tensor + place.tensor == rank);
+  const int axes[3][3] = {{mesh.tensor, 1, place.tensor},
+                          {mesh.sequence, tensor, place.sequence},
+                          {mesh.data, tensor * sequence, place.data}};
+  for (int a = 0; a < 3 && size > 1; a++) {
+    int parts = axes[a][0], stride = axes[a][1], first = rank - axes[a][2] * stride;
+    kva_comm *g = kva_comm_group(c, parts, stride);
+    if (parts == 1) continue;
+    EXPECT(g && kva_comm_size(g) == parts && kva_comm_rank(g) == axes[a][2]);
+    double sum = rank, all[8];
+    int64_t sent = kva_comm_bytes(c);
+    EXPECT(kva_comm_all_reduce(g, KVA_F64, 1, &sum, &sum) == KVA_OK);
+    EXPECT(sum == parts * first + stride * parts * (parts - 1) / 2);
+    sum = rank;
+    EXPECT(kva_comm_all_gather(g, sizeof sum, (int64_t)sizeof sum * parts, &sum, all) == KVA_OK);
+    for (int i = 0; i < parts; i++) EXPECT(all[i] == first + i * stride);
+    EXPECT(kva_comm_bytes(c) > sent);
+  }
+  EXPECT(kva_comm_group(c, size + 1, 1) == NULL && strstr(kva_comm_error(c), "no axis of the mesh"));
+}
+
 static void check_all(kva_comm *c) {
   static const kva_dtype types[] = {KVA_F32, KVA_F64, KVA_BF16, KVA_I8, KVA_I64};
   static const int64_t counts[] = {1, 7, 999};
@@ -138,6 +166,7 @@ static void check_all(kva_comm *c) {
   EXPECT(kva_comm_all_reduce(c, KVA_BOOL, 1, &none, &none) == KVA_UNSUPPORTED);
   EXPECT(strstr(kva_comm_error(c), "bool"));
   check_agreement(c);
+  check_groups(c);
 }
 
 int main(int argc, char **argv) {

@@ -134,6 +134,13 @@ static kva_state *new_state(kva_elab *e, const char *name, const kva_type *type,
   return state;
 }
 
+/* Flags of parameters and of states in dumps. */
+static void set_flags(kva_state *state, const kva_ast_names *flags) {
+  state->frozen = kva_el_has_flag(flags, "frozen");
+  if (kva_el_has_flag(flags, "split_rows")) state->split = KVA_SPLIT_ROWS;
+  if (kva_el_has_flag(flags, "split_columns")) state->split = KVA_SPLIT_COLUMNS;
+}
+
 static kva_state *new_param(kva_elab *e, const kva_ast_stmt *s, const char *name, const kva_type *type) {
   if (!s->value) {
     kva_el_error(e, s->targets.data[0].token, "the parameter '%s' needs an initialiser, for example ~ normal(0.02)",
@@ -142,7 +149,7 @@ static kva_state *new_param(kva_elab *e, const kva_ast_stmt *s, const char *name
   }
   kva_state *state = new_state(e, name, type, KVA_STATE_PARAM);
   state->loc = kva_el_loc(e, s->targets.data[0].token);
-  state->frozen = kva_el_has_flag(&s->flags, "frozen");
+  set_flags(state, &s->flags);
   if (kva_el_has_flag(&s->flags, "nodecay")) {
     state->decay = false;
     kva_map_set_str(e->no_decay, state->name, state);
@@ -201,7 +208,7 @@ static kva_state *declare_state(kva_elab *e, const kva_ast_state *s) {
   }
   kva_state *state = new_state(e, s->name.text, type, kind);
   state->loc = kva_el_loc(e, s->name.token);
-  state->frozen = kva_el_has_flag(&s->flags, "frozen");
+  set_flags(state, &s->flags);
   if (kva_el_has_flag(&s->flags, "nodecay")) state->decay = false;
   if (kva_el_has_flag(&s->flags, "decay")) state->decay = true;
   return state;

@@ -106,8 +106,15 @@ static void parse_assign(kva_parser *p, kva_ast_stmt *s) {
   if (!p->panic) s->value = kva_parse_expr(p);
 }
 
+static bool at_flag(kva_parser *p) {
+  static const char *const names[] = {"nodecay", "frozen", "decay", "split_rows", "split_columns"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (kva_at_name(p, 0, names[i])) return true;
+  return false;
+}
+
 static void parse_flags(kva_parser *p, kva_ast_names *flags) {
-  while (!p->panic && (kva_at_name(p, 0, "nodecay") || kva_at_name(p, 0, "frozen") || kva_at_name(p, 0, "decay"))) {
+  while (!p->panic && at_flag(p)) {
     int next = kva_peek(p, 1)->kind;
     if (next == '=' || next == ',') return; /* the next statement assigns a value of that name */
     kva_ast_name flag = kva_parse_name(p);

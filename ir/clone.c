@@ -152,6 +152,8 @@ static void clone_states(cloner *c) {
     copy->type = type;
     copy->data = clone_tensor(c, s->data);
     copy->loc = clone_loc(c, s->loc);
+    if (s->whole) copy->whole = clone_type(c, s->whole);
+    if (s->full) copy->full = clone_type(c, s->full);
   }
   for (uint32_t i = 0; i < c->to->states.len; i++) {
     kva_state *s = c->to->states.data[i];
@@ -233,6 +235,7 @@ kva_module *kva_module_clone(const kva_module *m) {
   for (uint32_t i = 0; i < m->functions.len; i++) clone_function(&c, m->functions.data[i]);
   if (m->train) c.to->train = clone_train(&c, m->train);
   for (uint32_t i = 0; i < m->names.len; i++) clone_names(&c, m->names.data[i]);
+  c.to->mesh = m->mesh;
   c.to->next_value_id = m->next_value_id;
   c.to->next_node_id = m->next_node_id;
   kva_arena_destroy(c.scratch);

@@ -105,6 +105,13 @@ typedef enum kva_init_kind {
   KVA_INIT_COPY,      /* state `of` in this state's type, and again whenever a caller may have written that */
 } kva_init_kind;
 
+/* How the processes of a mesh that share the work on one loss divide a parameter. */
+typedef enum kva_split_rule {
+  KVA_SPLIT_NONE,
+  KVA_SPLIT_ROWS,    /* along the first axis */
+  KVA_SPLIT_COLUMNS, /* along the last axis */
+} kva_split_rule;
+
 struct kva_state {
   const char *name; /* unique in the module: "attention.0.wq" */
   const kva_type *type;
@@ -116,6 +123,12 @@ struct kva_state {
   const kva_type *whole; /* of each of `parts` processes this is a part: the type of all (passes/shard.c); NULL: it
                             is whole. Not part of the text */
   int64_t parts;
+  kva_split_rule split; /* what the model says; used with a mesh alone */
+  const kva_type *full; /* of each of `slices` processes this is a slice along split_axis: the type of all
+                           (passes/partition.c); NULL: it is none. `whole`, if any, is of the slice. Not part of the
+                           text */
+  int64_t slices;
+  uint32_t split_axis;
   bool frozen; /* no gradient, no update */
   bool decay;  /* weight decay applies (default: rank >= 2 and not a shift weight) */
   uint32_t id; /* dense */
@@ -167,6 +180,28 @@ extern const kva_attr_desc kva_train_numbers;
 /* A spec with default settings: AdamW at a constant rate. */
 kva_train_spec *kva_train_spec_create(kva_arena *arena);
 
+/* The processes of a run: `data` groups, each with an equal part of a batch. A group has `sequence` times `tensor`
+ * processes: those of the first axis divide the rows of each sequence, those of the second the parameters that say how
+ * (kva_split_rule). Ranks count along tensor first, along data last. 0 and 1: no such axis. */
+typedef struct kva_mesh {
+  int64_t data;
+  int64_t zero; /* what of training each process of the axis data has a part of: 1: moments of parameters; 2:
+                   gradients, too, where several micro-batches add to them; 3: parameters, too; 0: nothing */
+  int64_t tensor, sequence;
+} kva_mesh;
+
+/* Processes of an axis. */
+static inline int64_t kva_mesh_extent(int64_t axis) {
+  return axis > 1 ? axis : 1;
+}
+/* Processes of a group. */
+static inline int64_t kva_mesh_group(const kva_mesh *m) {
+  return kva_mesh_extent(m->tensor) * kva_mesh_extent(m->sequence);
+}
+static inline int64_t kva_mesh_processes(const kva_mesh *m) {
+  return kva_mesh_extent(m->data) * kva_mesh_group(m);
+}
+
 struct kva_module {
   kva_arena *arena;
   kva_expr_ctx *exprs;
@@ -176,6 +211,7 @@ struct kva_module {
   KVA_VEC(kva_state *) states;
   kva_map *states_by_name;
   kva_train_spec *train; /* NULL: inference only */
+  kva_mesh mesh;         /* that training programs were made for (passes/train.c); not part of the text */
   KVA_VEC(kva_names *) names;
   KVA_VEC(kva_file) files;          /* mapped files that constants refer to; owned */
   struct kva_string_table *strings; /* that the reference has met (runtime/base/external.h); NULL: none */

@@ -173,6 +173,7 @@ static void print_state(printer *p, const kva_state *s) {
   kva_text_add(p->out, " ~ ");
   print_init(p, s);
   if (s->frozen) kva_text_add(p->out, " frozen");
+  if (s->split) kva_text_add(p->out, s->split == KVA_SPLIT_ROWS ? " split_rows" : " split_columns");
   bool usual = s->type->rank >= 2; /* as in kva_state_create */
   if (s->decay != usual) kva_text_add(p->out, s->decay ? " decay" : " nodecay");
   kva_text_add(p->out, "\n");

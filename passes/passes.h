@@ -26,13 +26,6 @@ typedef struct kva_gradients {
   kva_value **of;  /* out, by state id: gradients of the trained states that the loss depends on; the others stay */
 } kva_gradients;
 
-/* The processes of a run: each takes one of `data` equal parts of a batch. 0 and 1: there is one. */
-typedef struct kva_mesh {
-  int64_t data;
-  int64_t zero; /* what of training each process has a part of: 1: moments of parameters; 2: gradients, too, where
-                   several micro-batches add to them; 3: parameters, too; 0: nothing */
-} kva_mesh;
-
 typedef struct kva_pass_options {
   kva_pass_control *control; /* how passes run; NULL: the default. Borrowed, like all that follows */
   kva_train_programs train;

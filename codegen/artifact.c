@@ -171,11 +171,12 @@ static void write_state(writer *w, const kva_state *s, kva_state_desc *out) {
                           .data = s->data ? s->data->data : NULL};
   bool is_static = kva_expr_is_const(bytes_of(w, s->type), &out->bytes);
   for (uint32_t d = 0; d < s->type->rank; d++) is_static &= kva_expr_is_const(s->type->dims[d], &out->dims[d]);
-  if (s->whole) {
-    out->parts = (int32_t)s->parts;
-    out->whole_rank = (int32_t)s->whole->rank;
-    for (uint32_t d = 0; d < s->whole->rank; d++) is_static &= kva_expr_is_const(s->whole->dims[d], &out->whole[d]);
-  }
+  const kva_type *all = s->full ? s->full : s->whole;
+  out->parts = s->whole ? (int32_t)s->parts : 0;
+  out->slices = s->full ? (int32_t)s->slices : 0;
+  out->split_axis = s->full ? (int32_t)s->split_axis : 0;
+  out->whole_rank = all ? (int32_t)all->rank : 0;
+  for (uint32_t d = 0; all && d < all->rank; d++) is_static &= kva_expr_is_const(all->dims[d], &out->whole[d]);
   if (is_static) return;
   w->failed = true;
   kva_error(w->m->diag, &s->loc, "state %s: its shape depends on the inputs; states need constant shapes", s->name);
@@ -351,6 +352,8 @@ static kva_external_desc *external_desc(writer *w, const kva_node *n) {
 static kva_exchange_desc *exchange_desc(writer *w, const kva_node *n) {
   kva_exchange_desc *d = KVA_NEW(w->arena, kva_exchange_desc);
   d->parts = (int32_t)kva_exchange_parts(n);
+  d->stride = (int32_t)kva_exchange_stride(n);
+  d->stacks = kva_is(n, KVA_OP_all_gather) && ((const kva_all_gather_attrs *)n->attrs)->stacks;
   return d;
 }
 
@@ -602,6 +605,9 @@ kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, 
                       .n_programs = (int32_t)programs.len,
                       .model = m->name,
                       .target = kva_codegen_target(cg)->description,
+                      .mesh_data = (int32_t)m->mesh.data,
+                      .mesh_sequence = (int32_t)m->mesh.sequence,
+                      .mesh_tensor = (int32_t)m->mesh.tensor,
                       .states = states,
                       .programs = programs.data};
   KVA_TRY(generate(&w, a));

@@ -235,7 +235,7 @@ static LLVMValueRef kernel(const writer *w, const kva_kernel_desc *k) {
 
 /* Of its initial values; parts are of types of whole bytes. */
 static int64_t data_bytes(const kva_state_desc *s) {
-  return s->parts ? kva_state_elements(s) * (kva_dtype_bits((kva_dtype)s->dtype) / 8) : s->bytes;
+  return kva_state_is_divided(s) ? kva_state_elements(s) * (kva_dtype_bits((kva_dtype)s->dtype) / 8) : s->bytes;
 }
 
 static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
@@ -255,6 +255,8 @@ static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
                            s->init == KVA_STATE_INIT_DATA ? tensor(w, s->data, data_bytes(s)) : null(w),
                            LLVMConstArray2(w->i64, whole, KVA_ABI_MAX_RANK),
                            c32(w, s->whole_rank),
+                           c32(w, s->slices),
+                           c32(w, s->split_axis),
                            c32(w, 0)};
   return RECORD(w, kva_state_desc, fields);
 }
@@ -286,6 +288,10 @@ static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
                            table(w, a->n_states, states),
                            table(w, a->n_kernels, kernels),
                            table(w, a->n_programs, programs),
+                           c32(w, a->mesh_data),
+                           c32(w, a->mesh_sequence),
+                           c32(w, a->mesh_tensor),
+                           c32(w, 0),
                            a->next ? artifact(w, a->next) : null(w)};
   return constant(w, RECORD(w, kva_artifact, fields), 16);
 }

@@ -98,6 +98,7 @@ typedef struct kva_ref_tensor kva_ref_tensor;
 typedef struct kva_vjp kva_vjp;
 typedef struct kva_lower kva_lower;
 typedef struct kva_incremental kva_incremental; /* ops/incremental.h */
+typedef struct kva_partition kva_partition;     /* ops/partition.h */
 
 struct kva_op_info {
   const char *name;               /* prints as kv.<name> */
@@ -173,6 +174,13 @@ struct kva_op_info {
   /* Builds n, some of whose operands have an axis of sequences before their own (kva_is_lifted), with these operands
    * and attributes. NULL, of the row or as its result: there is no way; elementwise operators broadcast. */
   kva_value *(*lifted)(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+
+  /* Whether n's results are sums over this axis of the operand, along which others of its operands then have an axis
+   * that is summed, too, or none. NULL: never. */
+  bool (*sums)(const kva_node *n, uint32_t operand, uint32_t axis);
+  /* Builds n, some of whose operands are split among processes, for slices: ops/partition.h. false, or NULL: it follows
+   * from source_axis and sums, or the operands are gathered. */
+  bool (*partition)(kva_partition *p, const kva_node *n);
 
   /* Of a KVA_UPDATES row, whose name is the optimizer's: name suffixes of its moments' states, in operand order, for
    * passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */

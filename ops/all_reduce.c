@@ -1,6 +1,7 @@
 /* all_reduce(x, ...) -> (y, ...): each y is the sum of its x over the `parts` processes of a mesh. It is a call of the
  * runtime (runtime/call_exchange.c), since kernels cannot access other processes; several operands travel together.
- * passes/shard.c makes it. The reference has one process: it takes all to have the same x, so y = parts x. */
+ * passes/shard.c and passes/partition.c make it. The reference has one process: it takes all to have the same x, so
+ * y = parts x. Gradient: the identity, see ops/exchange.h. */
 #include "ops/check.h"
 #include "ops/exchange.h"
 
@@ -31,5 +32,10 @@ kva_status kva_all_reduce_ref(kva_ref *r, const kva_node *n, const kva_ref_tenso
       else
         out[k]->i[i] = (int64_t)((uint64_t)parts * (uint64_t)in[k]->i[i]);
     }
+  return KVA_OK;
+}
+
+kva_status kva_all_reduce_vjp(kva_vjp *c, kva_node *n) {
+  for (uint32_t i = 0; i < n->n_operands; i++) c->grad_in[i] = c->wants[i] ? c->grad_out[i] : NULL;
   return KVA_OK;
 }

@@ -11,6 +11,7 @@
 #include "ops/element.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/partition.h"
 #include "ops/row.h"
 
 KVA_OP_FUNCTIONS(cross_entropy)
@@ -132,4 +133,57 @@ void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out) {
 int kva_cross_entropy_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   (void)n, (void)operand;
   return (int)axis;
+}
+
+/* log sum exp over axis 0 */
+static kva_value *join_log_sums(kva_builder *b, kva_value *x) {
+  int64_t first = 0;
+  kva_value *max = kva_build1(b, KVA_OP_stop_gradient, kva_reduce(b, KVA_OP_reduce_max, x, 1, &first, false));
+  kva_value *sum = kva_reduce(b, KVA_OP_reduce_sum, kva_build1(b, KVA_OP_exp, kva_sub(b, x, max)), 1, &first, false);
+  return kva_add(b, max, kva_build1(b, KVA_OP_log, sum));
+}
+
+typedef struct target_masks {
+  kva_value *at;      /* the target as a class of this process's slice; -1: no class of it */
+  kva_value *ignored; /* rows that do not count */
+  kva_value *silent;  /* rows whose logit of the target this process does not have; a wrong target is no such row */
+} target_masks;
+
+static target_masks find_targets(kva_partition *p, kva_value *target, int64_t classes, int64_t ignore) {
+  kva_builder *b = p->b;
+  int64_t each = classes / p->parts;
+  kva_value *zero = kva_const_scalar(b, KVA_I64, 0), *end = kva_const_scalar(b, KVA_I64, (double)each);
+  target = kva_cast(b, target, KVA_I64);
+  kva_value *ignored = kva_build2(b, KVA_OP_equal, target, kva_const_scalar(b, KVA_I64, (double)ignore));
+  kva_value *local = kva_sub(b, target, kva_mul(b, kva_own_index(p), end));
+  kva_value *own = kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_less_equal, zero, local),
+                              kva_build2(b, KVA_OP_less, local, end));
+  own = kva_build2(b, KVA_OP_logical_and, own, kva_build1(b, KVA_OP_logical_not, ignored));
+  kva_value *known = kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_less_equal, zero, target),
+                                kva_build2(b, KVA_OP_less, target, kva_const_scalar(b, KVA_I64, (double)classes)));
+  known = kva_build2(b, KVA_OP_logical_or, known, ignored);
+  kva_value *other = kva_build3(b, KVA_OP_where, known, kva_const_scalar(b, KVA_I64, -1), end);
+  return (target_masks){.at = kva_build3(b, KVA_OP_where, own, local, other),
+                        .ignored = ignored,
+                        .silent = kva_build2(b, KVA_OP_logical_and, known, kva_build1(b, KVA_OP_logical_not, own))};
+}
+
+/* Classes in slices: lse is that of the slices' lse, and the process that has the target's logit gives it to all. */
+bool kva_cross_entropy_partition(kva_partition *p, const kva_node *n) {
+  const kva_type *logits = kva_operand_type(n, 0);
+  uint32_t axis = logits->rank - 1;
+  int64_t classes;
+  if (kva_split_axis(p, n, 0) != (int)axis || !kva_expr_is_const(logits->dims[axis], &classes)) return false;
+  kva_builder *b = p->b;
+  int64_t ignore = ((const kva_cross_entropy_attrs *)n->attrs)->ignore_index;
+  target_masks t = find_targets(p, kva_whole_operand(p, n, 1), classes, ignore);
+  kva_node *own = kva_build_node(b, KVA_OP_cross_entropy, 2, (kva_value *[]){kva_slice_operand(p, n, 0, axis), t.at}, 2,
+                                 &(kva_cross_entropy_attrs){.ignore_index = -1});
+  kva_value *lse = kva_result(own, 1), *zero = kva_scalar_like(b, lse, 0);
+  kva_value *logit = kva_build3(b, KVA_OP_where, t.silent, zero, kva_sub(b, lse, kva_result(own, 0)));
+  logit = kva_sum_over_processes(p, logit);
+  p->results[1] = join_log_sums(b, kva_stack_processes(p, lse));
+  p->results[0] = kva_build3(b, KVA_OP_where, t.ignored, zero, kva_sub(b, p->results[1], logit));
+  p->axes[0] = p->axes[1] = KVA_WHOLE;
+  return true;
 }

@@ -3,9 +3,11 @@
 #include "ops/check.h"
 
 kva_status kva_check_exchange(kva_module *m, const kva_node *n) {
-  int64_t parts = kva_exchange_parts(n);
-  if (parts >= 1 && parts <= INT32_MAX) return KVA_OK;
-  return kva_error(m->diag, &n->loc, "kv.%s: expected parts of at least 1, found %lld", n->op->name, (long long)parts);
+  int64_t parts = kva_exchange_parts(n), stride = kva_exchange_stride(n), processes;
+  if (parts >= 1 && stride >= 1 && !__builtin_mul_overflow(parts, stride, &processes) && processes <= INT32_MAX)
+    return KVA_OK;
+  return kva_error(m->diag, &n->loc, "kv.%s: expected parts and stride of at least 1, found %lld and %lld", n->op->name,
+                   (long long)parts, (long long)stride);
 }
 
 const kva_type *kva_part_type(kva_module *m, const kva_type *t, int64_t parts) {

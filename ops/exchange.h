@@ -1,7 +1,15 @@
 /* What the operators over the processes of a mesh share (KVA_EXCHANGES): all_reduce, reduce_scatter, all_gather,
- * own_part. Each is a call of the runtime (runtime/call_exchange.c), since kernels cannot access other processes. A
- * part of a tensor is a vector: elements of the tensor in row-major order, see kva_part_elements. The reference has one
- * process, number 0, and takes all others to have what it has. */
+ * own_part, process_index, share. But for the last, each is a call of the runtime (runtime/call_exchange.c), since
+ * kernels cannot access other processes. A part of a tensor is a vector: elements of the tensor in row-major order, see
+ * kva_part_elements. The reference has one process, number 0, and takes all others to have what it has.
+ *
+ * A group of processes is `parts` of them whose ranks differ by multiples of `stride`, less than parts * stride apart:
+ * those that differ in their place on one axis of the mesh.
+ *
+ * Gradients. An axis of the mesh that divides the work on one loss (passes/partition.c) has values of two kinds: those
+ * that are the same in all processes, whose adjoints are the same, too, and those that each process has a slice of,
+ * whose adjoints are of that slice. all_reduce leads from addends to a value that is the same: its gradient is the
+ * identity. share leads from such a value to the work of each process: its gradient is the sum, all_reduce. */
 #ifndef KVA_OPS_EXCHANGE_H
 #define KVA_OPS_EXCHANGE_H
 
@@ -10,6 +18,11 @@
 /* Processes that an operator of this kind is made for; 0 for other operators. */
 static inline int64_t kva_exchange_parts(const kva_node *n) {
   return n->op->traits & KVA_EXCHANGES ? ((const kva_exchange_attrs *)n->attrs)->parts : 0;
+}
+
+/* The same for `stride`. */
+static inline int64_t kva_exchange_stride(const kva_node *n) {
+  return n->op->traits & KVA_EXCHANGES ? ((const kva_exchange_attrs *)n->attrs)->stride : 0;
 }
 
 KVA_MUST_USE kva_status kva_check_exchange(kva_module *m, const kva_node *n);

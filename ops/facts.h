@@ -140,4 +140,12 @@ kva_value *kva_gather_lifted(kva_incremental *c, const kva_node *n, kva_value *c
 kva_value *kva_matmul_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
 kva_value *kva_rope_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
 
+/* ---- work divided among processes (kva_op_info.sums, kva_op_info.partition) -------------------------------------- */
+
+bool kva_reduce_sum_sums(const kva_node *n, uint32_t operand, uint32_t axis);
+bool kva_matmul_sums(const kva_node *n, uint32_t operand, uint32_t axis);
+bool kva_reshape_partition(kva_partition *p, const kva_node *n);
+bool kva_gather_partition(kva_partition *p, const kva_node *n);
+bool kva_cross_entropy_partition(kva_partition *p, const kva_node *n);
+
 #endif

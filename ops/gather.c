@@ -7,6 +7,7 @@
 #include "ops/ids.h"
 #include "ops/incremental.h"
 #include "ops/index.h"
+#include "ops/partition.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
 
@@ -103,4 +104,45 @@ kva_value *kva_gather_lifted(kva_incremental *c, const kva_node *n, kva_value *c
   bool table = kva_is_lifted(n, 0, operands), indices = kva_is_lifted(n, 1, operands);
   if ((table && indices) || (indices && axis_of(n))) return NULL;
   return kva_build(c->b, KVA_OP_gather, 2, operands, &(kva_gather_attrs){.axis = axis_of(n) + table});
+}
+
+/* i as an index of this process's slice of an axis: `own` where it has it, 0 where another process has, and out of
+ * range where it is out of the axis. */
+typedef struct local_index {
+  kva_value *at, *own;
+} local_index;
+
+static local_index localise(kva_partition *p, kva_value *i, int64_t extent) {
+  kva_builder *b = p->b;
+  int64_t each = extent / p->parts;
+  kva_value *zero = kva_const_scalar(b, KVA_I64, 0), *end = kva_const_scalar(b, KVA_I64, (double)extent);
+  i = kva_cast(b, i, KVA_I64);
+  i = kva_build3(b, KVA_OP_where, kva_build2(b, KVA_OP_less, i, zero), kva_add(b, i, end), i);
+  kva_value *first = kva_mul(b, kva_own_index(p), kva_const_scalar(b, KVA_I64, (double)each));
+  kva_value *local = kva_sub(b, i, first);
+  kva_value *own = kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_less_equal, zero, local),
+                              kva_build2(b, KVA_OP_less, local, kva_const_scalar(b, KVA_I64, (double)each)));
+  kva_value *known =
+      kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_less_equal, zero, i), kva_build2(b, KVA_OP_less, i, end));
+  return (local_index){kva_build3(b, KVA_OP_where, own, local, kva_build3(b, KVA_OP_where, known, zero, end)), own};
+}
+
+/* Of a table that is split along the axis of its rows, each process gives the rows that it has, and zeros. */
+bool kva_gather_partition(kva_partition *p, const kva_node *n) {
+  uint32_t axis = axis_of(n), behind = kva_operand_type(n, 0)->rank - 1 - axis;
+  const kva_type *indices = kva_operand_type(n, 1);
+  int64_t extent;
+  if (kva_split_axis(p, n, 0) != (int)axis || !kva_dtype_is_float(kva_operand_type(n, 0)->dtype)) return false;
+  if (!kva_expr_is_const(kva_operand_type(n, 0)->dims[axis], &extent)) return false;
+  local_index l = localise(p, kva_whole_operand(p, n, 1), extent);
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < indices->rank + behind; k++)
+    dims[k] = k < indices->rank ? indices->dims[k] : kva_expr_const(p->b->m->exprs, 1);
+  kva_value *rows =
+      kva_build(p->b, KVA_OP_gather, 2, (kva_value *[]){kva_slice_operand(p, n, 0, axis), l.at}, n->attrs);
+  kva_value *own = kva_reshape(p->b, l.own, indices->rank + behind, dims);
+  rows = kva_build3(p->b, KVA_OP_where, own, rows, kva_scalar_like(p->b, rows, 0));
+  p->results[0] = kva_sum_over_processes(p, rows);
+  p->axes[0] = KVA_WHOLE;
+  return true;
 }

@@ -422,9 +422,12 @@ kva_kval kva_kv_shift_lower(kva_lower *l, const kva_node *n, uint32_t result, co
 
 int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   kva_shift s = shift_of(n);
-  if (operand == 0) return axis == s.time ? KVA_MIXED : (int)axis;
-  if (operand == 1 && s.weight_rank == 4) return axis == 0 ? 0 : axis == s.time ? 2 : axis == s.head ? 1 : KVA_MIXED;
-  return KVA_MIXED;
+  if (operand == 0 || operand == KVA_SHIFT_PAST) return axis == s.time ? KVA_MIXED : (int)axis;
+  if (operand == 1 && s.weight_rank == 4)
+    return axis == 0 ? 0 : axis == s.time ? 2 : axis == s.head ? 1 : KVA_SAME_FOR_ALL;
+  if (axis == s.time) return KVA_MIXED;
+  if (operand == 1) return axis == s.head ? 0 : axis == 3 && s.weight_rank == 3 ? 2 : KVA_SAME_FOR_ALL;
+  return axis == 0 ? 0 : KVA_SAME_FOR_ALL;
 }
 
 /* Weights of a token each, for rows before the chunk, too, whose results are dropped. */

@@ -171,3 +171,8 @@ int kva_matmul_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
 kva_value *kva_matmul_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
   return kva_broadcast_lifted(c, n, operands, attrs, n->results[0].type->rank + 1);
 }
+
+bool kva_matmul_sums(const kva_node *n, uint32_t operand, uint32_t axis) {
+  return kva_matmul_agrees(n->attrs, kva_operand_type(n, operand), operand, axis) == 0 &&
+         axis + 2 >= kva_operand_type(n, operand)->rank;
+}

@@ -25,3 +25,10 @@ KVA_REDUCE_LOWER(reduce_sum, KVA_COMBINE_ADD)
 bool kva_reduce_sum_shape_values(kva_shape_values *v, const kva_node *n) {
   return kva_shape_values_reduce(v, n, kva_expr_add);
 }
+
+bool kva_reduce_sum_sums(const kva_node *n, uint32_t operand, uint32_t axis) {
+  bool reduced[KVA_MAX_RANK];
+  (void)operand;
+  kva_reduction_axes(n, reduced);
+  return reduced[axis];
+}

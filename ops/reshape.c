@@ -3,6 +3,7 @@
 #include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/incremental.h"
+#include "ops/partition.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
 
@@ -95,4 +96,34 @@ kva_value *kva_reshape_lifted(kva_incremental *c, const kva_node *n, kva_value *
   (void)n;
   kva_reshape_attrs a = {kva_dims_behind(c, c->batch, ((const kva_reshape_attrs *)attrs)->shape)};
   return kva_build(c->b, KVA_OP_reshape, 1, operands, &a);
+}
+
+/* The axis of y whose slices have the elements of those of x along `from`: both axes have equally many elements before
+ * them, and the processes divide both. An extent of 1 is passed over. */
+static int slices_of(const kva_partition *p, const kva_type *x, uint32_t from, const kva_type *y, kva_dim *out_each) {
+  kva_expr_ctx *c = p->b->m->exprs;
+  const kva_expr *before = kva_shape_product(c, from, x->dims);
+  for (uint32_t k = 0; k < y->rank; k++)
+    if (kva_shape_product(c, k, y->dims) == before && kva_divides(p, y->dims[k], out_each)) return (int)k;
+  return KVA_WHOLE;
+}
+
+bool kva_reshape_partition(kva_partition *p, const kva_node *n) {
+  const kva_type *y = n->results[0].type;
+  int from = kva_split_axis(p, n, 0);
+  kva_dim each, dims[KVA_MAX_RANK];
+  int to = slices_of(p, kva_operand_type(n, 0), (uint32_t)from, y, &each);
+  if (to == KVA_WHOLE && !kva_partitioned_operand(p, n, 0)->origin) return false;
+  if (to == KVA_WHOLE) {
+    kva_text type = {0};
+    kva_type_print(y, &type);
+    kva_refuse_partition(p, n, 0, "makes %s of it, which has no axis that can be cut so", type.data);
+    kva_text_free(&type);
+    return false;
+  }
+  memcpy(dims, y->dims, sizeof *dims * y->rank);
+  dims[to] = each;
+  p->results[0] = kva_reshape(p->b, kva_slice_operand(p, n, 0, (uint32_t)from), y->rank, dims);
+  p->axes[0] = to;
+  return true;
 }

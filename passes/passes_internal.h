@@ -62,11 +62,13 @@ void kva_make_part(kva_module *m, kva_state *s, const kva_type *whole, int64_t p
 static inline bool kva_is_part(const kva_state *s, const kva_value *g) {
   return s->whole || g->type != s->type;
 }
+/* partition.c: removes kv.share, which only differentiation needs. */
+void kva_drop_shares(kva_module *m);
 /* Before training programs are made: parameters become parts, which functions gather where they read them. */
 KVA_MUST_USE kva_status kva_shard_parameters(kva_module *m, const kva_pass_options *o);
 /* The part of `whole` that a process has, and the whole of type `whole` that a part is of. */
-kva_value *kva_own_part(kva_builder *b, kva_value *whole, int64_t parts);
-kva_value *kva_all_gather(kva_builder *b, kva_value *part, const kva_type *whole, int64_t parts);
+kva_value *kva_own_part(kva_builder *b, kva_value *whole, const kva_mesh *mesh);
+kva_value *kva_all_gather(kva_builder *b, kva_value *part, const kva_type *whole, const kva_mesh *mesh);
 
 /* plan.c: the value whose memory v shares. */
 kva_value *kva_storage_root(kva_value *v);

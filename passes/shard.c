@@ -52,8 +52,9 @@ static kva_builder builder_behind(kva_module *m, const kva_graph *g, const kva_v
   return kva_builder_before(m, v->def ? v->def->next : g->first);
 }
 
-static kva_node *build_sum(kva_builder *b, uint32_t n, kva_value *const *values, int64_t parts) {
-  return kva_build_node(b, KVA_OP_all_reduce, n, values, n, &(kva_all_reduce_attrs){.parts = parts});
+static kva_node *build_sum(kva_builder *b, uint32_t n, kva_value *const *values, const kva_mesh *mesh) {
+  kva_all_reduce_attrs attrs = {.parts = mesh->data, .stride = kva_mesh_group(mesh)};
+  return kva_build_node(b, KVA_OP_all_reduce, n, values, n, &attrs);
 }
 
 /* ---- loss and metrics -------------------------------------------------------------------------------------------- */
@@ -63,7 +64,7 @@ static bool is_reported(const kva_function *f, uint32_t output) {
   return role == KVA_RESULT_LOSS || role == KVA_RESULT_METRIC;
 }
 
-static bool average_outputs(kva_module *m, kva_function *f, const uint32_t *places, int64_t parts) {
+static bool average_outputs(kva_module *m, kva_function *f, const uint32_t *places, const kva_mesh *mesh) {
   uint32_t n = 0, count = kva_graph_output_count(f->graph);
   kva_value **values = KVA_NEW_ARRAY(m->arena, kva_value *, count + 1), *last = NULL;
   for (uint32_t i = 0; i < count; i++) {
@@ -75,11 +76,11 @@ static bool average_outputs(kva_module *m, kva_function *f, const uint32_t *plac
   if (!n) return true;
   kva_builder b = builder_behind(m, f->graph, last);
   for (uint32_t i = 0; i < n; i++) values[i] = kva_cast(&b, values[i], KVA_F64);
-  kva_node *sum = build_sum(&b, n, values, parts);
+  kva_node *sum = build_sum(&b, n, values, mesh);
   for (uint32_t i = 0, k = 0; i < count && !b.failed; i++)
     if (is_reported(f, i))
       kva_node_set_operand(f->graph->last, i,
-                           kva_div(&b, kva_result(sum, k++), kva_const_scalar(&b, KVA_F64, (double)parts)));
+                           kva_div(&b, kva_result(sum, k++), kva_const_scalar(&b, KVA_F64, (double)mesh->data)));
   return !b.failed;
 }
 
@@ -104,7 +105,7 @@ static bool scatter_gradients(kva_module *m, const kva_pass_options *o) {
     kva_state *s = m->states.data[i];
     if (!q->of[i] || kva_is_part(s, q->of[i]) || !kva_in_parts(m, s, o)) continue;
     kva_builder b = builder_behind(m, q->function->graph, q->of[i]);
-    kva_reduce_scatter_attrs attrs = {.parts = o->mesh.data};
+    kva_reduce_scatter_attrs attrs = {.parts = o->mesh.data, .stride = kva_mesh_group(&o->mesh)};
     q->of[i] = kva_build(&b, KVA_OP_reduce_scatter, 1, &q->of[i], &attrs);
     if (b.failed) return false;
   }
@@ -131,13 +132,14 @@ static uint32_t bucket_end(kva_module *m, uint32_t n, const gradient *all, uint3
 }
 
 /* States may share a gradient. */
-static bool sum_bucket(kva_module *m, const kva_gradients *q, uint32_t n, const gradient *bucket, int64_t parts) {
+static bool sum_bucket(kva_module *m, const kva_gradients *q, uint32_t n, const gradient *bucket,
+                       const kva_mesh *mesh) {
   kva_value **values = KVA_NEW_ARRAY(m->arena, kva_value *, n);
   uint32_t count = 0;
   for (uint32_t i = 0; i < n; i++)
     if (!i || bucket[i].value != bucket[i - 1].value) values[count++] = bucket[i].value;
   kva_builder b = builder_behind(m, q->function->graph, bucket[n - 1].value);
-  kva_node *sum = build_sum(&b, count, values, parts);
+  kva_node *sum = build_sum(&b, count, values, mesh);
   for (uint32_t i = 0, k = 0; i < n && !b.failed; i++) {
     k += i && bucket[i].value != bucket[i - 1].value;
     q->of[bucket[i].state] = kva_result(sum, k);
@@ -150,7 +152,7 @@ static bool sum_gradients(kva_module *m, const kva_pass_options *o, const uint32
   gradient *all = list_gradients(m, o, places, &n);
   for (uint32_t begin = 0, end; begin < n; begin = end) {
     end = bucket_end(m, n, all, begin);
-    if (!sum_bucket(m, o->gradients, end - begin, all + begin, o->mesh.data)) return false;
+    if (!sum_bucket(m, o->gradients, end - begin, all + begin, &o->mesh)) return false;
   }
   return true;
 }
@@ -160,7 +162,7 @@ kva_status kva_shard(kva_module *m, const kva_pass_options *options, bool *chang
   if (!q) return kva_error(m->diag, NULL, "pass shard works inside of pass train: --passes=train --mesh data=2");
   KVA_TRY(check_states(m, q->function->graph));
   uint32_t *places = number_nodes(m, q->function->graph);
-  bool done = average_outputs(m, q->function, places, options->mesh.data) && sum_gradients(m, options, places) &&
+  bool done = average_outputs(m, q->function, places, &options->mesh) && sum_gradients(m, options, places) &&
               scatter_gradients(m, options);
   *changed = true;
   return done ? KVA_OK : KVA_INVALID;

@@ -35,12 +35,14 @@ void kva_make_part(kva_module *m, kva_state *s, const kva_type *whole, int64_t p
   KVA_ASSERT(s->type);
 }
 
-kva_value *kva_own_part(kva_builder *b, kva_value *whole, int64_t parts) {
-  return kva_build(b, KVA_OP_own_part, 1, &whole, &(kva_own_part_attrs){.parts = parts});
+kva_value *kva_own_part(kva_builder *b, kva_value *whole, const kva_mesh *mesh) {
+  kva_own_part_attrs attrs = {.parts = mesh->data, .stride = kva_mesh_group(mesh)};
+  return kva_build(b, KVA_OP_own_part, 1, &whole, &attrs);
 }
 
-kva_value *kva_all_gather(kva_builder *b, kva_value *part, const kva_type *whole, int64_t parts) {
-  kva_all_gather_attrs attrs = {.parts = parts, .shape = {whole->rank, whole->dims}};
+kva_value *kva_all_gather(kva_builder *b, kva_value *part, const kva_type *whole, const kva_mesh *mesh) {
+  kva_all_gather_attrs attrs = {
+      .parts = mesh->data, .stride = kva_mesh_group(mesh), .shape = {whole->rank, whole->dims}};
   return kva_build(b, KVA_OP_all_gather, 1, &part, &attrs);
 }
 
@@ -57,11 +59,11 @@ static const bool *find_inner_reads(const kva_module *m, const kva_graphs *graph
   return inner;
 }
 
-static bool gather_read(kva_module *m, kva_node *read, kva_state *s) {
+static bool gather_read(kva_module *m, kva_node *read, kva_state *s, const kva_mesh *mesh) {
   kva_builder b = kva_builder_before(m, read);
   b.loc = read->loc;
   kva_value *part = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
-  kva_value *all = kva_all_gather(&b, part, s->whole, s->parts);
+  kva_value *all = kva_all_gather(&b, part, s->whole, mesh);
   if (b.failed) return false;
   kva_value_replace_all_uses(&read->results[0], all);
   kva_node_remove(read);
@@ -80,7 +82,7 @@ kva_status kva_shard_parameters(kva_module *m, const kva_pass_options *o) {
   for (uint32_t i = 0; i < graphs.len; i++)
     for (kva_node *n = graphs.data[i]->first, *next; n; n = next) {
       next = n->next;
-      if (state_of(n) && state_of(n)->whole && !gather_read(m, n, state_of(n))) return KVA_INVALID;
+      if (state_of(n) && state_of(n)->whole && !gather_read(m, n, state_of(n), &o->mesh)) return KVA_INVALID;
     }
   return KVA_OK;
 }

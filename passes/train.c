@@ -14,7 +14,7 @@
  * With options->mesh the gradients are those of all processes (passes/shard.c): of train_step the mean over them, of
  * apply_step the sum, so that `scale` is 1 / (processes * micro-batches). With mesh.zero gradients, moments and
  * parameters may be parts (passes/shard_states.c): a process updates its part, and parameters that are whole are
- * gathered.
+ * gathered. With mesh.tensor the functions compute with slices of parameters (passes/partition.c).
  */
 #include "ops/optimizer.h"
 #include "passes/passes_internal.h"
@@ -50,6 +50,11 @@ static kva_state *parameter_state(kva_builder *b, kva_state *param, const kva_va
   const char *name = kva_arena_printf(b->m->arena, "%s.%s", param->name, suffix);
   kva_state *s = train_state(b, name, g->type, kind);
   s->of = param;
+  if (param->full) {
+    s->full = kva_type_with_dtype(b->m, param->full, g->type->dtype);
+    s->slices = param->slices;
+    s->split_axis = param->split_axis;
+  }
   if (kva_is_part(param, g)) kva_make_part(b->m, s, param->whole ? param->whole : param->type, o->mesh.data);
   return s;
 }
@@ -65,11 +70,22 @@ static kva_value *count(kva_builder *b, kva_state *counter) {
   return next;
 }
 
-/* The sum of squares over all gradients that are parts, or over all others, in float; NULL: there are none. */
-static kva_value *sum_of_squares(kva_builder *b, kva_value **grads, uint32_t n, bool parts) {
+static kva_value *plus(kva_builder *b, kva_value *x, kva_value *y) {
+  return x && y ? kva_add(b, x, y) : x ? x : y;
+}
+
+/* x of all processes of an axis of the mesh; x may be NULL. */
+static kva_value *sum_over(kva_builder *b, kva_value *x, int64_t parts, int64_t stride) {
+  kva_all_reduce_attrs attrs = {.parts = parts, .stride = stride};
+  return x ? kva_result(kva_build_node(b, KVA_OP_all_reduce, 1, &x, 1, &attrs), 0) : NULL;
+}
+
+/* The sum of squares over all gradients that are, or are not, parts and slices, in float; NULL: there are none. */
+static kva_value *sum_of_squares(kva_builder *b, kva_value **grads, uint32_t n, bool parts, bool slices) {
   kva_value *total = NULL;
   for (uint32_t i = 0; i < n; i++) {
-    if (!grads[i] || kva_is_part(b->m->states.data[i], grads[i]) != parts) continue;
+    const kva_state *s = b->m->states.data[i];
+    if (!grads[i] || kva_is_part(s, grads[i]) != parts || (s->full != NULL) != slices) continue;
     kva_value *g = kva_cast(b, grads[i], KVA_F32);
     int64_t axes[KVA_MAX_RANK];
     for (uint32_t d = 0; d < g->type->rank; d++) axes[d] = d;
@@ -79,11 +95,18 @@ static kva_value *sum_of_squares(kva_builder *b, kva_value **grads, uint32_t n, 
   return total;
 }
 
+/* The same of whole gradients, or of slices, with those of which each process has a part. */
+static kva_value *all_squares(kva_builder *b, kva_value **grads, uint32_t n, const kva_mesh *mesh, bool slices) {
+  kva_value *whole = sum_of_squares(b, grads, n, false, slices), *parts = sum_of_squares(b, grads, n, true, slices);
+  parts = sum_over(b, parts, mesh->data, kva_mesh_group(mesh));
+  return plus(b, whole, parts);
+}
+
 /* sqrt(sum over all gradients of the sum of squares). */
-static kva_value *global_norm(kva_builder *b, kva_value **grads, uint32_t n, const kva_pass_options *o) {
-  kva_value *whole = sum_of_squares(b, grads, n, false), *parts = sum_of_squares(b, grads, n, true);
-  if (parts) parts = kva_build(b, KVA_OP_all_reduce, 1, &parts, &(kva_all_reduce_attrs){.parts = o->mesh.data});
-  kva_value *total = whole && parts ? kva_add(b, whole, parts) : parts ? parts : whole;
+static kva_value *global_norm(kva_builder *b, kva_value **grads, uint32_t n, const kva_mesh *mesh) {
+  kva_value *whole = all_squares(b, grads, n, mesh, false), *slices = all_squares(b, grads, n, mesh, true);
+  slices = sum_over(b, slices, mesh->tensor, 1);
+  kva_value *total = plus(b, whole, slices);
   return total ? kva_build1(b, KVA_OP_sqrt, total) : NULL;
 }
 
@@ -129,7 +152,7 @@ static void update_parameter(update *u, kva_state *p, kva_value *g) {
   kva_state *moments[MAX_MOMENTS];
   kva_value *parameter = read_state(u->b, p);
   bool gathers = !p->whole && kva_is_part(p, g);
-  if (gathers) parameter = kva_own_part(u->b, parameter, u->options->mesh.data);
+  if (gathers) parameter = kva_own_part(u->b, parameter, &u->options->mesh);
   decay(u, p, &parameter, &g);
   kva_value *operands[MAX_MOMENTS + 4] = {parameter, g};
   uint32_t n_moments = (uint32_t)u->op->n_results - 1, n = KVA_UPDATE_MOMENTS;
@@ -145,7 +168,7 @@ static void update_parameter(update *u, kva_state *p, kva_value *g) {
   kva_node *node = kva_build_node(u->b, (kva_op_id)u->op->id, n, operands, 1 + n_moments, attrs);
   if (u->b->failed) return;
   kva_value *updated = &node->results[0];
-  write_state(u->b, p, gathers ? kva_all_gather(u->b, updated, p->type, u->options->mesh.data) : updated);
+  write_state(u->b, p, gathers ? kva_all_gather(u->b, updated, p->type, &u->options->mesh) : updated);
   for (uint32_t i = 0; i < n_moments; i++) write_state(u->b, moments[i], &node->results[1 + i]);
 }
 
@@ -215,7 +238,7 @@ static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_va
                      kva_optimizer_list(m->arena));
   kva_builder b = kva_builder_before(m, f->graph->last);
   kva_value *scale = NULL, *norm = NULL;
-  if (spec->clip > 0 && (norm = global_norm(&b, grads, n, options)))
+  if (spec->clip > 0 && (norm = global_norm(&b, grads, n, &options->mesh)))
     scale = clip_scale(&b, norm, setting(&b, options, "train.clip", spec->clip));
 
   kva_value *step = kva_add(&b, read_state(&b, counter_state(&b, "train.step")), kva_const_scalar(&b, KVA_I64, 1));
@@ -356,6 +379,8 @@ kva_status kva_add_training(kva_module *m, const kva_pass_options *options, bool
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
   uint32_t n = m->train->first_state = m->states.len;
   set_roles(m, loss);
+  m->mesh = options->mesh;
+  if (kva_mesh_group(&m->mesh) > 1) KVA_TRY(kva_run_pass(m, KVA_PASS_partition, options, changed));
   KVA_TRY(kva_shard_parameters(m, options));
   bool whole = options->train != KVA_TRAIN_MICRO_BATCHES && !draws_per_process(loss, options);
   if (whole) KVA_TRY(make_whole_step(m, loss, options));
@@ -363,6 +388,7 @@ kva_status kva_add_training(kva_module *m, const kva_pass_options *options, bool
     KVA_TRY(make_gradient_step(m, loss, options));
     KVA_TRY(make_apply_step(m, n, options));
   }
+  kva_drop_shares(m);
   loss->name = "eval";
   *changed = true;
   return KVA_OK;

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 9u
+#define KVA_ABI_VERSION 10u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -89,13 +89,18 @@ typedef struct kva_host_desc {
   const char *name;
 } kva_host_desc;
 
-/* What processes of a run exchange. Parts of a tensor are those of kva_part_elements; a part is a vector.
+/* What a group of processes exchanges: `parts` of them, whose ranks differ by multiples of `stride` within parts *
+ * stride. Parts of a tensor are those of kva_part_elements; a part is a vector.
  *   KVA_CALL_ALL_REDUCE: tensors, then the sum of each over the processes.
  *   KVA_CALL_REDUCE_SCATTER: a tensor, then this process's part of the sum.
  *   KVA_CALL_ALL_GATHER: this process's part of a tensor, then the tensor.
- *   KVA_CALL_OWN_PART: a tensor that is equal in all processes, then this one's part; nothing is sent. */
+ *     With `stacks`: a tensor, then those of all processes, one after the other.
+ *   KVA_CALL_OWN_PART: a tensor that is equal in all processes, then this one's part; nothing is sent.
+ *   KVA_CALL_PROCESS_INDEX: the number of this process in its group, an int64; nothing is sent. */
 typedef struct kva_exchange_desc {
   int32_t parts; /* processes that the program was compiled for; 1: results are copies */
+  int32_t stride;
+  int32_t stacks;
 } kva_exchange_desc;
 
 /* KVA_CALL_CHECK_INDICES: arguments indices, limits, the indices again. limits: int64, low and high of each extent; the
@@ -268,15 +273,23 @@ typedef struct kva_state_desc {
   int64_t dims[KVA_ABI_MAX_RANK]; /* states have constant shapes */
   int64_t bytes;
   const void *data;                /* of the whole state */
-  int64_t whole[KVA_ABI_MAX_RANK]; /* with parts: the shape that the parts are of */
-  int32_t whole_rank, reserved;
+  int64_t whole[KVA_ABI_MAX_RANK]; /* with parts or slices: the shape of the state of all processes */
+  int32_t whole_rank;
+  /* Processes of the axis tensor that have a slice of it each along `split_axis`; parts are of that slice. 0: each has
+   * all. */
+  int32_t slices, split_axis, reserved;
 } kva_state_desc;
 
-/* Elements of the state, of all parts together. */
+/* Processes hold different elements of it. */
+static inline int kva_state_is_divided(const kva_state_desc *s) {
+  return s->parts || s->slices;
+}
+
+/* Elements of the state, of all processes together. */
 static inline int64_t kva_state_elements(const kva_state_desc *s) {
-  const int64_t *dims = s->parts ? s->whole : s->dims;
+  const int64_t *dims = kva_state_is_divided(s) ? s->whole : s->dims;
   int64_t n = 1;
-  for (int32_t i = 0; i < (s->parts ? s->whole_rank : s->rank); i++) n *= dims[i];
+  for (int32_t i = 0; i < (kva_state_is_divided(s) ? s->whole_rank : s->rank); i++) n *= dims[i];
   return n;
 }
 
@@ -305,6 +318,7 @@ typedef struct kva_artifact {
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
+  int32_t mesh_data, mesh_sequence, mesh_tensor, mesh_reserved; /* processes on each axis of the mesh; 0 is 1 */
   const struct kva_artifact *next; /* the same model for another GPU architecture, or NULL */
 } kva_artifact;
 
@@ -315,7 +329,7 @@ _Static_assert(sizeof(kva_step_desc) == 64, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_host_desc) == 8, "abi");
 _Static_assert(sizeof(kva_external_desc) == 24, "abi");
-_Static_assert(sizeof(kva_exchange_desc) == 4, "abi");
+_Static_assert(sizeof(kva_exchange_desc) == 12, "abi");
 _Static_assert(sizeof(kva_branch_desc) == 24, "abi");
 _Static_assert(sizeof(kva_loop_desc) == 24, "abi");
 _Static_assert(sizeof(kva_bind_desc) == 24, "abi");
@@ -323,8 +337,8 @@ _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_condition) == 40, "abi");
 _Static_assert(sizeof(kva_program) == 96, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
-_Static_assert(sizeof(kva_state_desc) == 200, "abi");
+_Static_assert(sizeof(kva_state_desc) == 208, "abi");
 _Static_assert(sizeof(kva_code) == 32, "abi");
-_Static_assert(sizeof(kva_artifact) == 88, "abi");
+_Static_assert(sizeof(kva_artifact) == 104, "abi");
 
 #endif

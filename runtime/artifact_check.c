@@ -26,13 +26,29 @@ static int64_t count_elements(int32_t rank, const int64_t *dims) {
   return n;
 }
 
-/* A part is a vector of as many elements as the parts of the whole have. */
-static kva_status check_parts(const checker *c, const kva_state_desc *s) {
-  bool fine = s->parts > 0 && s->rank == 1 && s->whole_rank >= 0 && s->whole_rank <= KVA_ABI_MAX_RANK &&
-              kva_dtype_bits((kva_dtype)s->dtype) >= 8;
+/* Elements of the slice of a divided state that a group of processes has; -1: there is no such slice. */
+static int64_t slice_elements(const kva_state_desc *s) {
+  bool fine = s->whole_rank >= 0 && s->whole_rank <= KVA_ABI_MAX_RANK && kva_dtype_bits((kva_dtype)s->dtype) >= 8;
   int64_t n = fine ? count_elements(s->whole_rank, s->whole) : -1;
-  if (n >= 0 && n <= INT64_MAX / 64 && kva_part_elements(n, s->parts) == s->dims[0]) return KVA_OK;
-  return FAULT(c, "state '%s' is no part of %d of its shape", s->name, s->parts);
+  if (n < 0 || n > INT64_MAX / 64 || !s->slices) return n;
+  bool cut = s->slices > 0 && s->split_axis >= 0 && s->split_axis < s->whole_rank;
+  return cut && s->whole[s->split_axis] % s->slices == 0 ? n / s->slices : -1;
+}
+
+static bool is_slice(const kva_state_desc *s) {
+  bool same = s->rank == s->whole_rank;
+  for (int32_t i = 0; same && i < s->rank; i++) same = s->dims[i] * (i == s->split_axis ? s->slices : 1) == s->whole[i];
+  return same;
+}
+
+/* A part is a vector of as many elements as the parts of the whole, or of a slice of it, have. */
+static kva_status check_division(const checker *c, const kva_state_desc *s) {
+  int64_t n = slice_elements(s);
+  bool fine = n >= 0 && n <= INT64_MAX / 64 && s->parts >= 0;
+  if (fine && s->parts) fine = s->rank == 1 && kva_part_elements(n, s->parts) == s->dims[0];
+  if (fine && !s->parts) fine = is_slice(s);
+  if (fine) return KVA_OK;
+  return FAULT(c, "state '%s' is no part of %d of its shape, in %d slices", s->name, s->parts, s->slices);
 }
 
 static kva_status check_source(const checker *c, int32_t index) {
@@ -41,7 +57,8 @@ static kva_status check_source(const checker *c, int32_t index) {
     return FAULT(c, "state '%s' is initialised from state %d of %d", s->name, s->of, c->a->n_states);
   const kva_state_desc *source = &c->a->states[s->of];
   if (!is_dtype(source->dtype) || source->rank < 0 || source->rank > KVA_ABI_MAX_RANK ||
-      count_elements(source->rank, source->dims) != count_elements(s->rank, s->dims) || source->parts != s->parts)
+      count_elements(source->rank, source->dims) != count_elements(s->rank, s->dims) || source->parts != s->parts ||
+      source->slices != s->slices || (s->slices && source->split_axis != s->split_axis))
     return FAULT(c, "state '%s' is initialised from a state of another size", s->name);
   int32_t at = index;
   for (int32_t hops = 0; kva_state_has_source(&c->a->states[at]); hops++) {
@@ -62,7 +79,7 @@ static kva_status check_state(const checker *c, int32_t index) {
   int64_t n = count_elements(s->rank, s->dims), bytes;
   if (n < 0 || !kva_dtype_bytes((kva_dtype)s->dtype, n, &bytes) || bytes != s->bytes)
     return FAULT(c, "state '%s' has %lld bytes, which is not what its shape needs", s->name, (long long)s->bytes);
-  if (s->parts) KVA_TRY(check_parts(c, s));
+  if (kva_state_is_divided(s)) KVA_TRY(check_division(c, s));
   if (s->init < KVA_STATE_INIT_CONSTANT || s->init > KVA_STATE_INIT_COPY)
     return FAULT(c, "state '%s' has initialiser %d", s->name, s->init);
   if (s->init == KVA_STATE_INIT_DATA && n > 0 && !s->data)

@@ -4,12 +4,27 @@
 #include "runtime/session.h"
 
 static bool is_exchange(const kva_step_desc *s) {
-  return s->kind == KVA_STEP_CALL && (s->call == KVA_CALL_ALL_REDUCE || s->call == KVA_CALL_REDUCE_SCATTER ||
-                                      s->call == KVA_CALL_ALL_GATHER || s->call == KVA_CALL_OWN_PART);
+  return s->kind == KVA_STEP_CALL &&
+         (s->call == KVA_CALL_ALL_REDUCE || s->call == KVA_CALL_REDUCE_SCATTER || s->call == KVA_CALL_ALL_GATHER ||
+          s->call == KVA_CALL_OWN_PART || s->call == KVA_CALL_PROCESS_INDEX);
+}
+
+static const kva_exchange_desc *desc_of(const kva_step_desc *s) {
+  return s->desc;
 }
 
 static int32_t parts_of(const kva_step_desc *s) {
-  return ((const kva_exchange_desc *)s->desc)->parts;
+  return desc_of(s)->parts;
+}
+
+/* Ranks that a group spans; as the checks of a step, that it fits. */
+static int64_t span_of(const kva_step_desc *s) {
+  return (int64_t)parts_of(s) * desc_of(s)->stride;
+}
+
+/* The processes of the step; NULL, with a text: the run has no such group. */
+static kva_comm *group_of(const kva_session *s, const kva_step_desc *step) {
+  return kva_comm_group(s->options.comm, parts_of(step), desc_of(step)->stride);
 }
 
 static kva_dtype type_of(const kva_program *p, const kva_step_desc *s, int32_t arg) {
@@ -24,23 +39,33 @@ static int64_t width_of(const kva_device_call *call) {
 static bool check(const kva_program *p, const kva_step_desc *s, kva_text *why) {
   int32_t n = s->n_results;
   bool same = s->n_args == 2 * n && n > 0 && parts_of(s) > 0 && kva_dtype_bits(type_of(p, s, 0)) >= 8;
+  same = same && desc_of(s)->stride > 0 && span_of(s) <= INT32_MAX;
   for (int32_t i = 0; same && i < s->n_args; i++) same = type_of(p, s, i) == type_of(p, s, 0);
   if (!same) kva_text_add(why, "it makes %d tensors of %d over %d parts", n, s->n_args - n, parts_of(s));
   return same;
 }
 
 int32_t kva_artifact_processes(const kva_artifact *a) {
-  int32_t most = 1;
+  kva_comm_mesh mesh = kva_artifact_mesh(a);
+  int64_t most = (int64_t)mesh.data * mesh.sequence * mesh.tensor;
   for (int32_t i = 0; i < a->n_programs; i++)
     for (int32_t k = 0; k < a->programs[i].n_steps; k++) {
       const kva_step_desc *s = &a->programs[i].steps[k];
-      if (is_exchange(s) && parts_of(s) > most) most = parts_of(s);
+      if (is_exchange(s) && span_of(s) > most) most = span_of(s);
     }
-  return most;
+  return (int32_t)most;
+}
+
+static int32_t extent(int32_t axis) {
+  return axis > 1 ? axis : 1;
+}
+
+kva_comm_mesh kva_artifact_mesh(const kva_artifact *a) {
+  return (kva_comm_mesh){extent(a->mesh_data), extent(a->mesh_sequence), extent(a->mesh_tensor)};
 }
 
 bool kva_step_is_collective(const kva_step_desc *s) {
-  return is_exchange(s) && s->call != KVA_CALL_OWN_PART && parts_of(s) > 1;
+  return is_exchange(s) && s->call != KVA_CALL_OWN_PART && s->call != KVA_CALL_PROCESS_INDEX && parts_of(s) > 1;
 }
 
 bool kva_program_is_collective(const kva_program *p) {
@@ -80,7 +105,8 @@ static kva_status all_reduce(kva_session *s, const kva_device_call *call) {
   const kva_step_desc *step = call->step;
   int32_t n = step->n_results;
   if (parts_of(step) == 1) return copy(call);
-  kva_comm *c = s->options.comm;
+  kva_comm *c = group_of(s, step);
+  if (!c) return end(s, call, KVA_INVALID);
   kva_comm_pack pack = {.dtype = type_of(call->program, step, 0)};
   kva_status status = KVA_OK;
   for (int32_t i = 0; status == KVA_OK && i < n; i++)
@@ -92,6 +118,9 @@ static kva_status all_reduce(kva_session *s, const kva_device_call *call) {
 
 /* Whether argument `part` is one of the parts of argument `whole`. */
 static bool is_part(const kva_program *p, const kva_step_desc *s, const int64_t *bytes, int32_t whole, int32_t part) {
+  int64_t all;
+  if (desc_of(s)->stacks)
+    return s->n_results == 1 && kva_mul_size(bytes[s->args[part]], parts_of(s), &all) && all == bytes[s->args[whole]];
   int64_t width = kva_dtype_bits(type_of(p, s, 0)) / 8;
   return s->n_results == 1 &&
          bytes[s->args[part]] == kva_part_elements(bytes[s->args[whole]] / width, parts_of(s)) * width;
@@ -112,23 +141,50 @@ static kva_status reduce_scatter(kva_session *s, const kva_device_call *call) {
   int64_t width = width_of(call), total = call->bytes[step->args[0]] / width, n = call->bytes[step->args[1]] / width;
   if (parts_of(step) == 1) return copy(call);
   kva_dtype type = type_of(call->program, step, 0);
-  return end(s, call, kva_comm_reduce_scatter(s->options.comm, type, n, total, call->args[0], call->args[1]));
+  kva_comm *c = group_of(s, step);
+  return end(s, call, c ? kva_comm_reduce_scatter(c, type, n, total, call->args[0], call->args[1]) : KVA_INVALID);
 }
 
 static kva_status all_gather(kva_session *s, const kva_device_call *call) {
   const int32_t *args = call->step->args;
   if (parts_of(call->step) == 1) return copy(call);
-  return end(
-      s, call,
-      kva_comm_all_gather(s->options.comm, call->bytes[args[0]], call->bytes[args[1]], call->args[0], call->args[1]));
+  kva_comm *c = group_of(s, call->step);
+  int64_t part = call->bytes[args[0]], all = call->bytes[args[1]];
+  return end(s, call, c ? kva_comm_all_gather(c, part, all, call->args[0], call->args[1]) : KVA_INVALID);
+}
+
+/* The number of this process among those of the step. */
+static kva_status find_index(kva_session *s, const kva_device_call *call, int64_t *out) {
+  kva_comm *c = parts_of(call->step) > 1 ? group_of(s, call->step) : NULL;
+  *out = kva_comm_rank(c);
+  return end(s, call, c || parts_of(call->step) == 1 ? KVA_OK : KVA_INVALID);
 }
 
 static kva_status own_part(kva_session *s, const kva_device_call *call) {
   const int32_t *args = call->step->args;
-  int64_t each = call->bytes[args[1]], rank = kva_comm_rank(s->options.comm);
+  int64_t each = call->bytes[args[1]], rank;
+  KVA_TRY(find_index(s, call, &rank));
   int64_t filled = kva_part_filled(call->bytes[args[0]], each, rank);
   if (filled) memcpy(call->args[1], (const char *)call->args[0] + rank * each, (size_t)filled);
   memset((char *)call->args[1] + filled, 0, (size_t)(each - filled));
+  return KVA_OK;
+}
+
+static bool check_index(const kva_program *p, const kva_step_desc *s, kva_text *why) {
+  if (type_of(p, s, 0) == KVA_I64 && parts_of(s) > 0 && desc_of(s)->stride > 0 && span_of(s) <= INT32_MAX) return true;
+  kva_text_add(why, "it makes a number of %d parts", parts_of(s));
+  return false;
+}
+
+static bool index_fits(const kva_program *p, const kva_step_desc *s, const int64_t *sizes, const int64_t *bytes) {
+  (void)p, (void)sizes;
+  return bytes[s->args[0]] == (int64_t)sizeof(int64_t);
+}
+
+static kva_status process_index(kva_session *s, const kva_device_call *call) {
+  int64_t index;
+  KVA_TRY(find_index(s, call, &index));
+  memcpy(call->args[0], &index, sizeof index);
   return KVA_OK;
 }
 
@@ -140,3 +196,5 @@ const kva_call_class kva_call_all_gather = {
     .n_args = 2, .n_results = 1, .check = check, .fits = whole_fits, .run = all_gather};
 const kva_call_class kva_call_own_part = {
     .n_args = 2, .n_results = 1, .check = check, .fits = part_fits, .run = own_part};
+const kva_call_class kva_call_process_index = {
+    .n_args = 1, .n_results = 1, .check = check_index, .fits = index_fits, .run = process_index};

@@ -40,8 +40,9 @@ uint64_t kva_model_hash(const kva_artifact *a) {
   for (int32_t i = 0; i < a->n_states; i++) {
     const kva_state_desc *d = &a->states[i];
     if (!is_saved(a, i)) continue;
-    int32_t rank = d->parts ? d->whole_rank : d->rank;
-    const int64_t numbers[3] = {d->role, d->dtype, rank}, *dims = d->parts ? d->whole : d->dims;
+    bool divided = kva_state_is_divided(d);
+    int32_t rank = divided ? d->whole_rank : d->rank;
+    const int64_t numbers[3] = {d->role, d->dtype, rank}, *dims = divided ? d->whole : d->dims;
     hash = kva_hash(hash, d->name, strlen(d->name) + 1);
     hash = kva_hash(hash, numbers, sizeof numbers);
     hash = kva_hash(hash, dims, (size_t)rank * sizeof *dims);

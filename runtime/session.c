@@ -92,7 +92,7 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
 
 static bool borrows(const kva_session *s, int32_t index) {
   return s->options.borrow_states && s->device->class->host_memory &&
-         s->artifact->states[index].init == KVA_STATE_INIT_DATA && !s->artifact->states[index].parts &&
+         s->artifact->states[index].init == KVA_STATE_INIT_DATA && !kva_state_is_divided(&s->artifact->states[index]) &&
          !kva_state_is_written(s->artifact, index);
 }
 

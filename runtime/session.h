@@ -148,6 +148,14 @@ void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out
 /* As kva_session_state_desc, with the whole tensor of a state in parts: data is NULL where the session does not hold
  * it. */
 const kva_state_desc *kva_session_whole_state(kva_session *s, int i, kva_tensor *out_tensor);
+/* Elements of a divided state that a process has: those from `first` on, `n` of them, of slice `slice`. */
+typedef struct kva_state_share {
+  int64_t slice, first, n;
+} kva_state_share;
+/* Of the process of this rank. */
+kva_state_share kva_state_share_of(const kva_state_desc *d, const struct kva_comm *c, int rank);
+/* The place in the whole state of element i of a slice; *out_run: that many elements from there on are the slice's. */
+int64_t kva_state_place(const kva_state_desc *d, int64_t slice, int64_t i, int64_t *out_run);
 /* Memory for the whole tensors of all states in parts, until kva_session_drop_whole. */
 KVA_MUST_USE kva_status kva_session_hold_whole(kva_session *s, kva_diag *diag);
 void kva_session_drop_whole(kva_session *s);

@@ -7,7 +7,8 @@
  *   uniform  a + (b - a) u
  *   normal   Box-Muller on words (0, 1) and (2, 3): a sqrt(-2 ln u0) cos(2 pi u1), a sqrt(-2 ln u0) sin(2 pi u1)
  *
- * Of a state in parts every process draws its own part, whose elements beyond the end of the state stay zero.
+ * Of a state that processes divide each draws what it has: with slices by an element's place in the whole state. What
+ * a part has beyond the end stays zero.
  * Groups of four also prevent two threads from writing one byte of packed 4- and 2-bit types. */
 #include "runtime/comm.h"
 #include "runtime/session.h"
@@ -21,7 +22,7 @@ typedef struct filler {
   kva_dtype dtype;
   void *data;
   int64_t elements;
-  int64_t first; /* group of element 0: 0, or where this process's part begins */
+  kva_state_share share; /* what element 0 is */
   uint64_t key;
   const kva_tensor *source; /* ONE_MINUS, COPY */
 } filler;
@@ -38,7 +39,7 @@ static double load(const kva_tensor *t, int64_t i) {
 }
 
 static void draw_normal(const filler *f, int64_t group, double *v) {
-  kva_philox r = kva_philox4x32((uint64_t)(f->first + group), 0, f->key);
+  kva_philox r = kva_philox4x32((uint64_t)group, 0, f->key);
   for (int i = 0; i < GROUP; i += 2) {
     double radius = f->desc->init_a * sqrt(-2 * log(kva_uniform01(r.v[i])));
     double angle = 2 * M_PI * kva_uniform01(r.v[i + 1]);
@@ -48,8 +49,31 @@ static void draw_normal(const filler *f, int64_t group, double *v) {
 }
 
 static void draw_uniform(const filler *f, int64_t group, double *v) {
-  kva_philox r = kva_philox4x32((uint64_t)(f->first + group), 0, f->key);
+  kva_philox r = kva_philox4x32((uint64_t)group, 0, f->key);
   for (int i = 0; i < GROUP; i++) v[i] = f->desc->init_a + (f->desc->init_b - f->desc->init_a) * kva_uniform01(r.v[i]);
+}
+
+static bool is_drawn(const filler *f) {
+  return f->desc->init == KVA_STATE_INIT_NORMAL || f->desc->init == KVA_STATE_INIT_UNIFORM;
+}
+
+/* The four values of a group of the whole state. */
+static void draw(const filler *f, int64_t group, double *v) {
+  if (f->desc->init == KVA_STATE_INIT_NORMAL)
+    draw_normal(f, group, v);
+  else
+    draw_uniform(f, group, v);
+}
+
+/* Elements [begin, begin + n) of this process, up to four. Without slices they are one group of the whole. */
+static void draw_own(const filler *f, int64_t begin, int64_t n, double *v) {
+  double drawn[GROUP];
+  int64_t group = -1, run;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t at = kva_state_place(f->desc, f->share.slice, f->share.first + begin + i, &run);
+    if (at / GROUP != group) draw(f, group = at / GROUP, drawn);
+    v[i] = drawn[at % GROUP];
+  }
 }
 
 static double made_of_source(const filler *f, int64_t i) {
@@ -60,10 +84,8 @@ static double made_of_source(const filler *f, int64_t i) {
 static void fill_group(const filler *f, int64_t group) {
   double v[GROUP];
   int64_t begin = group * GROUP, n = f->elements - begin < GROUP ? f->elements - begin : GROUP;
-  if (f->desc->init == KVA_STATE_INIT_NORMAL)
-    draw_normal(f, group, v);
-  else if (f->desc->init == KVA_STATE_INIT_UNIFORM)
-    draw_uniform(f, group, v);
+  if (is_drawn(f))
+    draw_own(f, begin, n, v);
   else
     for (int i = 0; i < n; i++) v[i] = f->source ? made_of_source(f, begin + i) : f->desc->init_a;
   for (int i = 0; i < n; i++) store(f->dtype, f->data, begin + i, v[i]);
@@ -91,28 +113,35 @@ static void fill_items(void *ctx, int64_t begin, int64_t end) {
   for (int64_t g = begin * GROUPS_PER_ITEM; g < last; g++) fill_group(f, g);
 }
 
+static void copy_data(const kva_state_desc *d, const kva_state_share *share, char *own) {
+  int64_t width = kva_dtype_bits((kva_dtype)d->dtype) / 8, run;
+  for (int64_t i = 0; i < share->n; i += run) {
+    const char *from = (const char *)d->data + kva_state_place(d, share->slice, share->first + i, &run) * width;
+    if (run > share->n - i) run = share->n - i;
+    memcpy(own + i * width, from, (size_t)(run * width));
+  }
+}
+
 /* Zero needs no work: a session's memory comes zeroed from the operating system. */
 static void initialise(kva_session *s, int32_t index) {
   const kva_state_desc *d = &s->artifact->states[index];
   bool zero = d->role == KVA_ROLE_MOMENT || (d->init == KVA_STATE_INIT_CONSTANT && d->init_a == 0);
   if (zero || d->bytes == 0) return;
-  int64_t n = kva_state_elements(d), first = 0;
-  if (d->parts) {
-    first = kva_comm_rank(s->options.comm) * d->dims[0];
-    n = kva_part_filled(n, d->dims[0], kva_comm_rank(s->options.comm));
-  }
-  if (d->init == KVA_STATE_INIT_DATA) {
-    int64_t width = kva_dtype_bits((kva_dtype)d->dtype) / 8, bytes = d->parts ? n * width : d->bytes;
-    const char *from = (const char *)d->data + (d->parts ? first * width : 0);
-    if (s->states[index].data != d->data && bytes) memcpy(s->states[index].data, from, (size_t)bytes);
+  kva_state_share share = kva_state_share_of(d, s->options.comm, kva_comm_rank(s->options.comm));
+  if (d->init == KVA_STATE_INIT_DATA && kva_state_is_divided(d)) {
+    copy_data(d, &share, s->states[index].data);
     return;
   }
-  if (!n) return;
+  if (d->init == KVA_STATE_INIT_DATA) {
+    if (s->states[index].data != d->data) memcpy(s->states[index].data, d->data, (size_t)d->bytes);
+    return;
+  }
+  if (!share.n) return;
   filler f = {.desc = d,
               .dtype = (kva_dtype)d->dtype,
               .data = s->states[index].data,
-              .elements = n,
-              .first = first / GROUP,
+              .elements = share.n,
+              .share = share,
               .key = kva_hash(kva_hash(0, &s->options.seed, sizeof s->options.seed), d->name, strlen(d->name)),
               .source = kva_state_has_source(d) ? &s->states[d->of] : NULL};
   kva_pool_run(s->pool, (f.elements + GROUP * GROUPS_PER_ITEM - 1) / (GROUP * GROUPS_PER_ITEM), fill_items, &f);

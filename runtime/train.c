@@ -23,7 +23,7 @@ static kva_status choose_micro_batches(kva_trainer *t, kva_diag *diag) {
   if (program < 0) program = kva_session_program(t->s, "grad_step");
   int64_t pinned = program < 0 ? 0 : kva_train_pinned_rows(kva_session_program_desc(t->s, program));
   int64_t rows;
-  KVA_TRY(kva_train_part(o->batch, kva_comm_size(kva_train_comm(t)), diag, &rows));
+  KVA_TRY(kva_train_part(o->batch, kva_comm_size(kva_train_data_comm(t)), diag, &rows));
   if (!o->micro_batch) o->micro_batch = pinned ? pinned : rows;
   if (pinned && o->micro_batch != pinned)
     return kva_error(diag, NULL, "the model was compiled for micro-batches of %lld rows, found a micro-batch of %lld",
@@ -210,7 +210,7 @@ static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
   KVA_TRY(add_gradients(t, lr, diag));
   for (int32_t i = 0; i < t->step.p->n_outputs; i++) t->step.values[i] /= (double)t->micro_batches;
   kva_train_call_clear(&t->apply);
-  kva_train_call_set(&t->apply, 0, 1 / (double)(t->micro_batches * kva_comm_size(kva_train_comm(t))));
+  kva_train_call_set(&t->apply, 0, 1 / (double)(t->micro_batches * kva_comm_size(kva_train_data_comm(t))));
   kva_train_call_set(&t->apply, 1, lr);
   return run_guarded(t, &t->apply, 0, lr, diag);
 }
@@ -249,7 +249,7 @@ kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event 
   int64_t n = t->options.eval_batches;
   if (n < 1) return kva_error(diag, NULL, "an evaluation needs at least one batch, found %lld", (long long)n);
   KVA_TRY(need_evaluation(t, diag));
-  int64_t rank = kva_comm_rank(kva_train_comm(t)), size = kva_comm_size(kva_train_comm(t));
+  int64_t rank = kva_comm_rank(kva_train_data_comm(t)), size = kva_comm_size(kva_train_data_comm(t));
   if (n % size && rank >= n % size && kva_program_is_collective(t->eval.p)) KVA_TRY(evaluate_batch(t, 0, diag));
   kva_train_call_clear(&t->eval);
   for (int64_t i = rank; i < n; i += size) KVA_TRY(evaluate_batch(t, i, diag));

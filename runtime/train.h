@@ -48,6 +48,8 @@ KVA_MUST_USE kva_status kva_train_call_run(const kva_trainer *t, kva_train_call 
 
 /* The processes of the run; NULL: one. */
 struct kva_comm *kva_train_comm(const kva_trainer *t);
+/* The processes that take other rows of a batch; NULL: one does all. */
+struct kva_comm *kva_train_data_comm(const kva_trainer *t);
 /* Rows of a batch for each of the processes, which must be equal. */
 KVA_MUST_USE kva_status kva_train_part(int64_t batch, int64_t processes, kva_diag *diag, int64_t *out_rows);
 /* Around the micro-batches of a step, whose numbers depend on the rank. begin returns what end needs. done: they ran.

@@ -1,7 +1,8 @@
-/* Training in several processes. Each takes an equal part of every batch. Between steps all states are equal in all
- * processes, but for those of which each has a part: gradients are sums in order of ranks (passes/shard.c), and every
- * process makes the same update, or that of its part. So a checkpoint is rank 0's, who gathers parts, and a run with
- * one micro-batch in each of N processes has the bits of one process with N micro-batches. */
+/* Training in several processes. Each group of the mesh takes an equal part of every batch. Between steps all states
+ * are equal in all processes, but for those of which each has a part: gradients are sums in order of ranks
+ * (passes/shard.c), and every process makes the same update, or that of its part. So a checkpoint is rank 0's, who
+ * gathers parts, and a run with one micro-batch in each of N processes has the bits of one process with N
+ * micro-batches. */
 #include "runtime/train.h"
 
 #include "runtime/comm.h"
@@ -22,6 +23,10 @@ kva_comm *kva_train_comm(const kva_trainer *t) {
   return t->s->options.comm;
 }
 
+kva_comm *kva_train_data_comm(const kva_trainer *t) {
+  return kva_comm_data(t->s->options.comm);
+}
+
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
 
 /* Dropout draws by the number of the micro-batch, counted over all processes in order of rows. */
@@ -32,28 +37,28 @@ static int64_t *pass_counter(const kva_trainer *t) {
 
 int64_t kva_train_begin_passes(const kva_trainer *t) {
   int64_t *counter = kva_train_comm(t) ? pass_counter(t) : NULL, first = counter ? *counter : 0;
-  if (counter) *counter += kva_comm_rank(kva_train_comm(t)) * t->micro_batches;
+  if (counter) *counter += kva_comm_rank(kva_train_data_comm(t)) * t->micro_batches;
   return first;
 }
 
 void kva_train_end_passes(const kva_trainer *t, int64_t first, bool done) {
   int64_t *counter = kva_train_comm(t) ? pass_counter(t) : NULL;
-  if (counter) *counter = first + (done ? kva_comm_size(kva_train_comm(t)) * t->micro_batches : 0);
+  if (counter) *counter = first + (done ? kva_comm_size(kva_train_data_comm(t)) * t->micro_batches : 0);
 }
 
 /* ---- agreement --------------------------------------------------------------------------------------------------- */
 
 kva_status kva_train_sum(const kva_trainer *t, int32_t n, double *values, kva_diag *diag) {
-  kva_comm *c = kva_train_comm(t);
+  kva_comm *c = kva_train_data_comm(t);
   kva_status status = c ? kva_comm_all_reduce(c, KVA_F64, n, values, values) : KVA_OK;
-  return status == KVA_OK ? KVA_OK : kva_fail(diag, status, NULL, "%s", kva_comm_error(c));
+  return status == KVA_OK ? KVA_OK : kva_fail(diag, status, NULL, "%s", kva_comm_error(kva_train_comm(t)));
 }
 
 /* Whether the state is the same in all processes. */
 static bool is_shared(const kva_trainer *t, int i) {
   kva_tensor state;
   const kva_state_desc *d = kva_session_state_desc(t->s, i, &state);
-  return d->role != KVA_ROLE_CACHE && !d->parts;
+  return d->role != KVA_ROLE_CACHE && !kva_state_is_divided(d);
 }
 
 kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag) {

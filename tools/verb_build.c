@@ -143,7 +143,7 @@ static const char *prefix_of(const char *path, kva_arena *arena) {
 static bool pin_trainer(const kva_module *m, const kva_mesh *mesh, kva_strings *pins, kva_arena *arena) {
   uint32_t before = pins->n;
   const double *length = m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;
-  kva_cli_pin(m, kva_cli_batch_symbol(m), m->train->batch / mesh->data, pins, arena);
+  kva_cli_pin(m, kva_cli_batch_symbol(m), m->train->batch / kva_mesh_extent(mesh->data), pins, arena);
   kva_cli_pin(m, "T", length ? (int64_t)*length : 0, pins, arena);
   return pins->n > before;
 }

@@ -519,7 +519,9 @@ static int check_report(const char *path) {
 static int join(train_options *o) {
   kva_diag *diag = kva_diag_create();
   kva_status status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
-  if (status == KVA_OK) status = kva_processes_join(o->mesh.data, o->settings.rank_logs, diag, &o->settings.comm);
+  const kva_comm_mesh axes = {(int)kva_mesh_extent(o->mesh.data), (int)kva_mesh_extent(o->mesh.sequence),
+                              (int)kva_mesh_extent(o->mesh.tensor)};
+  if (status == KVA_OK) status = kva_processes_join(&axes, o->settings.rank_logs, diag, &o->settings.comm);
   if (status != KVA_OK) kva_processes_quieten(o->settings.comm);
   int code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
   if (status == KVA_OK) kva_cli_warn(diag);

@@ -46,15 +46,17 @@ static kva_status check_size(kva_comm *c, int expected, kva_diag *diag) {
                    found, found == 1 ? "was" : "were", expected);
 }
 
-kva_status kva_processes_join(int64_t expected, const char *logs, kva_diag *diag, kva_comm **out_comm) {
-  int launched = kva_comm_launched();
+kva_status kva_processes_join(const kva_comm_mesh *mesh, const char *logs, kva_diag *diag, kva_comm **out_comm) {
+  int launched = kva_comm_launched(), expected = mesh->data * mesh->sequence * mesh->tensor;
   *out_comm = NULL;
   if (expected <= 1 && launched > 1)
     kva_warn(diag, NULL, "the launcher started %d processes, and each does the whole run: a mesh (data=%d) divides it",
              launched, launched);
   if (expected <= 1) return KVA_OK;
   KVA_TRY(kva_comm_create(diag, out_comm));
-  KVA_TRY(check_size(*out_comm, (int)expected, diag));
+  KVA_TRY(check_size(*out_comm, expected, diag));
+  kva_status status = kva_comm_set_mesh(*out_comm, mesh);
+  if (status != KVA_OK) return kva_fail(diag, status, NULL, "the groups of the mesh: %s", kva_comm_error(*out_comm));
   return kva_comm_rank(*out_comm) ? open_log(*out_comm, logs, diag) : KVA_OK;
 }
 

@@ -152,7 +152,8 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   }
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
-    kva_status status = kva_processes_join(kva_artifact_processes(artifact), o.rank_logs, diag, &o.comm);
+    const kva_comm_mesh mesh = kva_artifact_mesh(artifact);
+    kva_status status = kva_processes_join(&mesh, o.rank_logs, diag, &o.comm);
     if (status == KVA_OK) status = train(artifact, &o, device, &d, arena, diag);
     if (status != KVA_OK) kva_processes_quieten(o.comm);
     code = kva_exit_code(usage.program, status, diag);

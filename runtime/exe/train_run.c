@@ -413,7 +413,8 @@ static kva_status open_data(const kva_train_settings *o, const kva_train_default
                             kva_diag *diag, kva_data_source *out) {
   const char *text = kva_train_data(o, d);
   if (!text) return kva_error(diag, NULL, "the train block names no data; give --data induction or --data tokens:FILE");
-  kva_part part = o->comm ? (kva_part){kva_comm_rank(o->comm), kva_comm_size(o->comm)} : o->shard;
+  const kva_comm *data = kva_comm_data(o->comm);
+  kva_part part = o->comm ? (kva_part){kva_comm_rank(data), kva_comm_size(data)} : o->shard;
   const kva_data_options options = {
       .vocab = d->vocab, .n_inputs = n, .inputs = inputs, .ranges = d->ranges, .rank = part.index, .world = part.count};
   return kva_data_open(text, &options, diag, out);

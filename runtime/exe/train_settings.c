@@ -16,11 +16,11 @@ int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d)
 
 kva_status kva_train_rows_each(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
                                int64_t *out_rows) {
-  return kva_train_part(kva_train_rows(o, d), kva_comm_size(o->comm), diag, out_rows);
+  return kva_train_part(kva_train_rows(o, d), kva_comm_size(kva_comm_data(o->comm)), diag, out_rows);
 }
 
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d) {
-  int64_t each = kva_train_rows(o, d) / kva_comm_size(o->comm);
+  int64_t each = kva_train_rows(o, d) / kva_comm_size(kva_comm_data(o->comm));
   if (o->micro_batch > 0) return o->micro_batch;
   if (o->accumulate <= 1) return 0;
   return batch_of(o, d) < each ? batch_of(o, d) : each;

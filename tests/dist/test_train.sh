@@ -75,7 +75,7 @@ fi
 # Numbers of processes that do not fit.
 expect 1 train models/mlp.kv --mesh data=2
 says "start them with mpirun -n 2"
-for bad in tensor=2 data data=0 data=x data=2,; do
+for bad in tensor data data=0 data=x data=2, data=2,data=2; do
   expect 1 train models/mlp.kv --mesh "$bad"
   says "expected data=N"
 done

@@ -15,26 +15,38 @@ kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_
 /* `name=number` at *at, behind which *at is then. */
 static bool take_axis(const char **at, const char *name, int64_t most, int64_t *out) {
   size_t n = strlen(name);
-  if (strncmp(*at, name, n) != 0 || (*at)[n] < '0' || (*at)[n] > '9') return false;
+  if (strncmp(*at, name, n) != 0 || (*at)[n] != '=' || (*at)[n + 1] < '0' || (*at)[n + 1] > '9') return false;
   char *end;
-  *out = strtoll(*at + n, &end, 10);
+  int64_t value = strtoll(*at + n + 1, &end, 10);
+  if (value < 1 || value > most || (*end && *end != ',')) return false;
+  *out = value;
   *at = end;
-  return *out >= 1 && *out <= most;
+  return true;
 }
 
 kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh) {
   enum { MOST = 1 << 16, STAGES = 3 };
-  const char *at = text;
-  *out_mesh = (kva_mesh){1, 0};
-  if (!text) return KVA_OK;
-  if (strncmp(text, "data=", 5) != 0)
-    return kva_error(diag, NULL,
-                     "--mesh %s: expected data=N; other axes (tensor, sequence, pipeline) are not there yet", text);
-  if (!take_axis(&at, "data=", MOST, &out_mesh->data))
-    return kva_error(diag, NULL, "--mesh %s: expected data=N with N processes, 1 to %d", text, MOST);
-  if (!*at || (take_axis(&at, ",zero=", STAGES, &out_mesh->zero) && !*at)) return KVA_OK;
-  return kva_error(diag, NULL, "--mesh %s: expected data=N or data=N,zero=Z with Z of 1, 2 or 3, found '%s' behind it",
-                   text, at);
+  *out_mesh = (kva_mesh){0};
+  const struct {
+    const char *name;
+    int64_t most, *out;
+  } axes[] = {{"data", MOST, &out_mesh->data}, {"tensor", MOST, &out_mesh->tensor}, {"zero", STAGES, &out_mesh->zero}};
+  enum { N = sizeof axes / sizeof *axes };
+  for (const char *at = text; at;) {
+    int i = 0;
+    while (i < N && (*axes[i].out || !take_axis(&at, axes[i].name, axes[i].most, axes[i].out))) i++;
+    if (i == N)
+      return kva_error(
+          diag, NULL,
+          "--mesh %s: expected data=N and tensor=N with numbers of processes, 1 to %d, and zero=Z with Z of "
+          "1, 2 or 3, found '%s'; other axes (pipeline) are not there yet",
+          text, MOST, at);
+    at = *at ? at + 1 : NULL;
+  }
+  if (out_mesh->zero && !out_mesh->data)
+    return kva_error(diag, NULL, "--mesh %s: zero divides states among the processes of data=N", text);
+  if (kva_mesh_processes(out_mesh) <= MOST) return KVA_OK;
+  return kva_error(diag, NULL, "--mesh %s: expected %d processes at most", text, MOST);
 }
 
 kva_target_options kva_target_named(const char *name) {

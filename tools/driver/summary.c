@@ -55,7 +55,7 @@ kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, kva_exchanged *
     taken += own;
   }
   KVA_TRY(bytes_of(m, n, n->results[0].type, &made));
-  if (kva_is(n, KVA_OP_own_part)) return KVA_OK;
+  if (kva_is(n, KVA_OP_own_part) || kva_is(n, KVA_OP_process_index)) return KVA_OK;
   if (kva_is(n, KVA_OP_all_gather)) {
     *out = (kva_exchanged){.gathered = made, .sent = (parts - 1) * taken};
     return KVA_OK;

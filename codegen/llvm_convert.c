@@ -1,7 +1,25 @@
 /* Conversions between compute types (C rules, see kernel.h), and between storage and compute types. */
 #include "codegen/llvm_internal.h"
 
+#include <math.h>
+
+/* The saturating conversion of vectors, which LLVM would do lane by lane: what a lane converts to does not matter where
+ * another value takes its place. Both limits are powers of two or 0, exact in every float. */
+static LLVMValueRef lanes_to_int(kva_emit *e, LLVMValueRef v, kva_dtype to) {
+  LLVMTypeRef from = LLVMTypeOf(v), type = kva_ll_like(kva_ll_type(e, to), v);
+  bool is_unsigned = kva_dtype_is_unsigned(to);
+  int bits = kva_dtype_bits(to), digits = is_unsigned ? bits : bits - 1;
+  LLVMValueRef above = LLVMBuildFCmp(e->b, LLVMRealOGE, v, LLVMConstReal(from, ldexp(1, digits)), "");
+  LLVMValueRef below =
+      LLVMBuildFCmp(e->b, LLVMRealOLT, v, LLVMConstReal(from, is_unsigned ? 0 : -ldexp(1, digits)), "");
+  LLVMValueRef y = is_unsigned ? LLVMBuildFPToUI(e->b, v, type, "") : LLVMBuildFPToSI(e->b, v, type, "");
+  y = LLVMBuildSelect(e->b, above, kva_ll_int(type, (int64_t)(UINT64_MAX >> (64 - digits))), y, "");
+  y = LLVMBuildSelect(e->b, below, kva_ll_int(type, is_unsigned ? 0 : (int64_t)(UINT64_MAX << digits)), y, "");
+  return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, v, v, ""), LLVMConstNull(type), y, "");
+}
+
 static LLVMValueRef float_to_int(kva_emit *e, LLVMValueRef v, kva_dtype to) {
+  if (kva_ll_is_vector(v)) return lanes_to_int(e, v, to);
   const char *name = kva_dtype_is_unsigned(to) ? "llvm.fptoui.sat" : "llvm.fptosi.sat";
   LLVMTypeRef types[] = {kva_ll_like(kva_ll_type(e, to), v), LLVMTypeOf(v)};
   return kva_ll_intrinsic(e, name, 2, types, 1, &v);

@@ -396,10 +396,21 @@ static bool has_many_users(const kva_node *p) {
   return n > MAX_USERS;
 }
 
+/* Codes of 8 bits that dequantize or a product reads. They are stored: a quarter of the bytes, made once, and by what
+ * made their floats, so that a product before them has them as epilogue. */
+static bool is_codes(const kva_node *p) {
+  if (!kva_is(p, KVA_OP_cast) || kva_dtype_bits(kva_operand_type(p, 0)->dtype) <= 8) return false;
+  kva_dtype t = p->results[0].type->dtype;
+  if (t != KVA_U8 && t != KVA_I8) return false;
+  for (const kva_use *u = p->results[0].uses; u; u = u->next)
+    if (kva_is(u->user, KVA_OP_dequantize) || u->user->op->product) return true;
+  return false;
+}
+
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   KVA_ASSERT(g->n_nodes && !in_group(f, p, g));
   role r = kva_fuse_role(p);
-  if (has_many_users(p)) return false;
+  if (has_many_users(p) || is_codes(p)) return false;
   if (!kva_fuse_same_segment(f, p, g)) return false;
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
   if ((r != ROLE_ELEMENT && r != ROLE_ROW) || kva_is(p, KVA_OP_partial_sum)) return false;
@@ -436,6 +447,7 @@ static bool is_function_of_stored(const fuse *f, const kva_node *p) {
  * take no copies, which would have to be stored for them alone. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (kva_fuse_role(p) != ROLE_ELEMENT || p->n_results != 1 || is_alias(g) || is_left_to_tile(f, p)) return false;
+  if (is_codes(p)) return false;
   if (g->n_nodes >= MAX_GROUP) return false;
   tile_part part = PART_EPILOGUE;
   if (g->tile && (has_many_users(p) || !part_of_consumers(f, p, g, &part))) return false;

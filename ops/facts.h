@@ -128,6 +128,7 @@ kva_status kva_iota_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_scan_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_slice_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_expand_incremental(kva_incremental *c, const kva_node *n);
+kva_status kva_pad_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_kv_shift_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n);
 

@@ -189,3 +189,24 @@ int kva_pad_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   if (operand) return KVA_SAME_FOR_ALL;
   return kva_expr_is(a->before.v[axis], 0) && kva_expr_is(a->after.v[axis], 0) ? (int)axis : KVA_MIXED;
 }
+
+/* Rows of zeros in front, and as many of the last rows cropped: what moves a sequence by whole rows. */
+kva_status kva_pad_incremental(kva_incremental *c, const kva_node *n) {
+  const kva_pad_attrs *a = n->attrs;
+  kva_value *x = c->operands[0];
+  uint32_t axis = 0;
+  int64_t rows;
+  for (uint32_t k = 0; k < a->before.n; k++) {
+    if (kva_is_time(c, kva_operand(n, 0), k))
+      axis = k;
+    else if (!kva_expr_is(a->before.v[k], 0) || !kva_expr_is(a->after.v[k], 0))
+      return kva_refuse_chunks(c, n, "it pads other axes, too; pad these before");
+  }
+  bool moves = n->n_operands == 1 && mode_of(n) == PAD_CONSTANT && kva_expr_is_const(a->before.v[axis], &rows) &&
+               rows > 0 && kva_expr_is(a->after.v[axis], -rows);
+  if (!moves) return kva_refuse_chunks(c, n, "it does more than to move rows behind rows of zeros");
+  if (x->type->dims[0] != c->batch || !axis) return kva_refuse_chunks(c, n, "its operand has no axis for sequences");
+  kva_value *all = kva_behind_past(c, "rows", x, axis, rows);
+  c->results[0] = kva_slice_rows(c->b, all, axis, kva_expr_const(c->b->m->exprs, 0), c->time);
+  return KVA_OK;
+}

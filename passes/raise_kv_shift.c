@@ -187,12 +187,25 @@ kva_value *kva_raise_kv_shift(kva_builder *b) {
   }
 }
 
-/* A shift that is not part of a mix: weights (0, 1). */
+/* Moved rows that are no part of a mix, in whatever spelling, become a pad: it copies, and runs in chunks by its own
+ * rule. As a kv_shift the current row would have the weight 0, and 0 times an infinity is NaN. Only along a sequence,
+ * whose extent is symbolic. */
 kva_value *kva_raise_hard_shift(kva_builder *b) {
+  kva_expr_ctx *c = b->m->exprs;
+  const kva_node *n = b->before;
   kva_value *y = kva_result(b->before, 0);
+  int64_t tap;
   kva_mix s = {.b = b, .type = y->type};
-  bool moves = kva_is(b->before, KVA_OP_slice) || kva_is(b->before, KVA_OP_pad) || kva_is(b->before, KVA_OP_concat) ||
-               kva_is(b->before, KVA_OP_mul) || kva_is(b->before, KVA_OP_where);
-  if (!moves || !kva_dtype_is_float(y->type->dtype) || !is_moved(&s, y)) return NULL;
-  return raise_sum(&s, y);
+  bool moves = kva_is(n, KVA_OP_slice) || kva_is(n, KVA_OP_pad) || kva_is(n, KVA_OP_concat) || kva_is(n, KVA_OP_mul) ||
+               kva_is(n, KVA_OP_where);
+  if (!moves || !kva_dtype_is_float(y->type->dtype) || !is_moved(&s, y) || !tap_of(&s, y, &tap)) return NULL;
+  if (s.boundary != KVA_MIX_ZERO || s.x->type != y->type || kva_expr_is_const(y->type->dims[s.axis], NULL)) return NULL;
+  if (kva_is(n, KVA_OP_pad) && n->n_operands == 1 && kva_operand(n, 0) == s.x) return NULL;
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < y->type->rank; k++) {
+    before[k] = kva_expr_const(c, k == s.axis ? tap : 0);
+    after[k] = kva_expr_const(c, k == s.axis ? -tap : 0);
+  }
+  kva_pad_attrs attrs = {.before = {y->type->rank, before}, .after = {y->type->rank, after}};
+  return kva_build(b, KVA_OP_pad, 1, &s.x, &attrs);
 }

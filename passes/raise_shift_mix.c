@@ -194,10 +194,9 @@ kva_value *kva_mix_build(kva_mix *s) {
     present++;
     if (s->w[j].factor) roles |= roles_of(s, s->w[j].factor);
   }
-  /* A sparse window would mostly multiply by zeros. A single tap is profitable only along a sequence, whose extent is
-   * symbolic, as an operator with state; an image moved by one row stays a view. */
-  if (window < 2 || window > 2 * present || !fits(roles)) return NULL;
-  if (present == 1 && (s->past || kva_expr_is_const(s->x->type->dims[s->axis], NULL))) return NULL;
+  /* Every tap needs a weight of the model's: one of 0 would multiply rows that the model does not read, and 0 times an
+   * infinity is NaN. */
+  if (window < 2 || window > present || !fits(roles)) return NULL;
   if (roles & (BATCH | TIME)) roles = BATCH | TIME | HEAD;
   kva_value *w = all_weights(s, window, roles);
   kva_value *past = s->past ? as_shift_operand(s, last_rows(s->b, s->past, s->axis, window - 1)) : NULL;

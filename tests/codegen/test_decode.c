@@ -187,6 +187,25 @@ static void spelled_out_operators(void **state) {
   check(&m, "model of elementary operators");
 }
 
+/* Keys and values of earlier tokens alone, one by concatenation. */
+static const char moved_rows[] =
+    "model moved <d = 8> (int32[B, T] tokens) => (float[B, T, 8] y) {\n"
+    "  param float[23, d] embed ~ normal(1)\n"
+    "  x = kv.reshape <shape = [B, T, 2, 4]> (kv.gather(embed, tokens))\n"
+    "  k = kv.pad <before = [0, 1, 0, 0], after = [0, -1, 0, 0]> (x)\n"
+    "  zeros = kv.expand <shape = [B, 2, 2, 4]> (float {0.0})\n"
+    "  v = kv.concat <axis = 1> (zeros, kv.slice <starts = [0, 0, 0, 0], shape = [B, T - 2, 2, 4]> (x))\n"
+    "  a = kv.attention <causal = true> (kv.transpose <perm = [0, 2, 1, 3]> (x),\n"
+    "    kv.transpose <perm = [0, 2, 1, 3]> (k), kv.transpose <perm = [0, 2, 1, 3]> (v))\n"
+    "  y = kv.reshape <shape = [B, T, 8]> (kv.transpose <perm = [0, 2, 1, 3]> (a))\n"
+    "}\n";
+
+static void shifts_without_mix(void **state) {
+  (void)state;
+  model m = load(moved_rows, NULL);
+  check(&m, "model of moved rows");
+}
+
 /* The code of a GPU, on the simulator, against the CPU's. */
 static void on_simulator(void **state) {
   (void)state;
@@ -512,6 +531,7 @@ int main(void) {
       cmocka_unit_test(shifts_of_all_kinds),
       cmocka_unit_test(rules_of_all_kinds),
       cmocka_unit_test(spelled_out_operators),
+      cmocka_unit_test(shifts_without_mix),
       cmocka_unit_test(on_simulator),
       cmocka_unit_test(as_by_hand),
       cmocka_unit_test(rows_that_cannot_be),

@@ -17,7 +17,7 @@ kva_status kva_onnx_bias_gelu(kva_onnx_call *k) {
 /* x sigmoid(alpha x) */
 kva_status kva_onnx_quick_gelu(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
-  double alpha = kva_onnx_decimal((float)kva_onnx_float(k, "alpha", 1.702F));
+  double alpha = kva_onnx_float(k, "alpha", 1.702);
   kva_value *gate = kva_build1(k->b, KVA_OP_sigmoid, kva_mul(k->b, x, kva_scalar_like(k->b, x, alpha)));
   return kva_onnx_done(k, kva_mul(k->b, x, gate));
 }
@@ -81,7 +81,7 @@ kva_status kva_onnx_fused_conv(kva_onnx_call *k) {
 kva_status kva_onnx_skip_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   uint32_t bias_at = k->arg ? 3 : 4;
-  double eps = kva_onnx_decimal((float)kva_onnx_float(k, "epsilon", 1e-12F));
+  double eps = kva_onnx_float(k, "epsilon", 1e-12);
   kva_value *bias = kva_onnx_in(k, bias_at), *beta = k->arg ? NULL : kva_onnx_in(k, 3);
   kva_value *sum = kva_add(b, kva_onnx_in(k, 0), kva_onnx_in(k, 1));
   if (bias) sum = kva_add(b, sum, bias);

@@ -3,24 +3,13 @@
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
-#include <stdlib.h>
-
-double kva_onnx_decimal(float v) {
-  kva_text text = {0};
-  kva_text_add_float(&text, v);
-  double decimal = strtod(text.data, NULL);
-  kva_text_free(&text);
-  return decimal;
-}
-
-/* A float represents its shortest decimal; other doubles are tensors. */
+/* Doubles that no float attribute means (kva_onnx_float) are tensors. */
 static double read_float(kva_onnx_call *k, const kva_attr_field *f) {
   const kva_onnx_attr *a = kva_onnx_find_attr(k, f->name);
-  double v = 0;
+  double v;
   if (a && a->kind == KVA_ONNX_TENSOR && a->tensor->dtype == KVA_F64 && a->tensor->bytes == sizeof v)
     return memcpy(&v, a->tensor->data, sizeof v), v;
-  v = kva_onnx_float(k, f->name, f->default_value);
-  return v == (double)(float)v ? kva_onnx_decimal((float)v) : v;
+  return kva_onnx_float(k, f->name, f->default_value);
 }
 
 /* A number is an attribute; an expression over extents is input `input`. */

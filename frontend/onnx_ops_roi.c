@@ -93,7 +93,7 @@ static kva_status read_regions(kva_onnx_call *k, regions *r) {
       kva_onnx_string(k, "coordinate_transformation_mode", k->version < 16 ? "output_half_pixel" : "half_pixel");
   *r = (regions){.b = k->b,
                  .x = kva_onnx_widen(k->b, kva_onnx_in(k, 0)),
-                 .scale = kva_onnx_decimal((float)kva_onnx_float(k, "spatial_scale", 1)),
+                 .scale = kva_onnx_float(k, "spatial_scale", 1),
                  .out = {kva_onnx_int(k, "output_height", 1), kva_onnx_int(k, "output_width", 1)},
                  .samples = kva_onnx_int(k, "sampling_ratio", 0),
                  .half_pixel = !strcmp(grid, "half_pixel"),

@@ -3,6 +3,9 @@
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 typedef struct rule_row {
   const char *domain, *op_type;
   int64_t first, last;
@@ -145,9 +148,18 @@ int64_t kva_onnx_int(kva_onnx_call *k, const char *name, int64_t absent) {
   return a ? a->i : absent;
 }
 
+double kva_onnx_decimal(float v) {
+  if (v == floorf(v)) return v;
+  kva_text text = {0};
+  kva_text_add_float(&text, v);
+  double decimal = strtod(text.data, NULL);
+  kva_text_free(&text);
+  return decimal;
+}
+
 double kva_onnx_float(kva_onnx_call *k, const char *name, double absent) {
   const kva_onnx_attr *a = attr_of_kind(k, name, KVA_ONNX_FLOAT);
-  return a ? a->f : absent;
+  return a ? kva_onnx_decimal(a->f) : absent;
 }
 
 const char *kva_onnx_string(kva_onnx_call *k, const char *name, const char *absent) {

@@ -58,6 +58,11 @@ KVA_MUST_USE kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t r
 
 const kva_onnx_attr *kva_onnx_find_attr(const kva_onnx_call *k, const char *name);
 int64_t kva_onnx_int(kva_onnx_call *k, const char *name, int64_t absent);
+/* The double with the shortest decimal that reads back as v, which is 1e-5 where a file can only have the float next to
+ * it; an integer is itself. */
+double kva_onnx_decimal(float v);
+/* kva_onnx_decimal of the attribute: what is computed in double agrees with defaults, and with models that are written
+ * and read again. */
 double kva_onnx_float(kva_onnx_call *k, const char *name, double absent);
 const char *kva_onnx_string(kva_onnx_call *k, const char *name, const char *absent);
 kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name); /* absent: n == 0, v == NULL */
@@ -74,8 +79,6 @@ KVA_MUST_USE kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32
                                       bool *out_given);
 /* The operator that a call of domain "ai.kvasir" represents; NULL for other domains or names. */
 const kva_op_info *kva_onnx_own_operator(const char *domain, const char *op_type);
-/* The double with the shortest decimal that reads back as v: recovers an intended 1e-5 from ONNX's 32-bit float. */
-double kva_onnx_decimal(float v);
 /* Value of a small constant tensor, or of one computed from constants by the reference; NULL: not constant. Lives in
  * the context's arena. */
 const kva_ref_tensor *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v);

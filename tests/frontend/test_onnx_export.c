@@ -249,8 +249,38 @@ static void test_node_names_are_unique(void **unused) {
   unlink(path);
 }
 
+/* An attribute of a standard operator is a 32-bit float in the file: what is computed in double reads its decimal. */
+static void test_epsilon_of_doubles(void **unused) {
+  (void)unused;
+  char path[] = "/tmp/kvasir-onnx-XXXXXX";
+  close(mkstemp(path));
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = kva_module_create(diag), *again = NULL;
+  kva_function *f = kva_function_create(m, "main");
+  kva_builder b = {.m = m, .graph = f->graph};
+  kva_dim two = constant(m, 2), dims[] = {constant(m, 3), two};
+  kva_value *in[5];
+  for (int i = 0; i < 5; i++)
+    in[i] = kva_graph_add_input(f->graph, kva_type_tensor(m, KVA_F64, i ? 1 : 2, i ? &two : dims),
+                                (const char *[]){"x", "scale", "bias", "mean", "var"}[i]);
+  kva_value *y = kva_build(&b, KVA_OP_batch_norm, 5, in, &(kva_batch_norm_attrs){.eps = 1e-5});
+  (void)kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
+  f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y"}, sizeof(char *));
+  assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
+  assert_int_equal(kva_load_model(path, NULL, diag, &again), KVA_OK);
+  const kva_node *found = again->functions.data[0]->graph->first;
+  while (found && !kva_is(found, KVA_OP_batch_norm)) found = found->next;
+  assert_non_null(found);
+  assert_true(((const kva_batch_norm_attrs *)found->attrs)->eps == 1e-5);
+  kva_module_destroy(again);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  unlink(path);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift), cmocka_unit_test(test_states),
-                                     cmocka_unit_test(test_node_names_are_unique)};
+                                     cmocka_unit_test(test_node_names_are_unique),
+                                     cmocka_unit_test(test_epsilon_of_doubles)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

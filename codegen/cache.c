@@ -35,16 +35,7 @@ static bool is_own(const char *folder) {
 }
 
 static bool make_folder(const char *folder) {
-  char *path = strdup(folder);
-  for (char *p = path ? path + 1 : NULL; p && *p; p++) {
-    if (*p != '/') continue;
-    *p = 0;
-    (void)mkdir(path, 0700);
-    *p = '/';
-  }
-  free(path);
-  (void)mkdir(folder, 0700);
-  return is_own(folder);
+  return kva_folder_make(folder, 0700, NULL) == KVA_OK && is_own(folder);
 }
 
 /* ---- lookup ------------------------------------------------------------------------------------------------------ */

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define PREFIX "step-"
@@ -82,7 +81,7 @@ kva_status kva_checkpoint_list(const char *folder, kva_diag *diag, int64_t *out_
 }
 
 kva_status kva_checkpoint_prepare(const char *folder, kva_diag *diag) {
-  if (mkdir(folder, 0777) && errno != EEXIST) return folder_error(folder, "make the folder for checkpoints", diag);
+  KVA_TRY(kva_folder_make(folder, 0777, diag));
   DIR *dir = opendir(folder);
   if (!dir) return folder_error(folder, "read the folder", diag);
   for (struct dirent *e; (e = readdir(dir));)

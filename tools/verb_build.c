@@ -216,7 +216,8 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
   kva_pass_control untouched = o->passes.control;
-  kva_status status = kva_precision_named(o->precision, diag, &b.compute);
+  kva_status status = kva_file_prepare(o->output, diag);
+  if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &b.compute);
   if (status == KVA_OK) status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
   b.mesh = o->mesh;
   int code = status == KVA_OK ? load(path, o, &o->pins, diag, &m) : kva_cli_fail(status, diag);

@@ -692,7 +692,7 @@ static int run_chosen(const char *const *dirs, int n, conform_options *o) {
   kva_map *expected = NULL;
   paths cases = {0};
   kva_status status = kva_cli_target(&o->device, diag, &o->target);
-  if (!status && o->output_dir) status = kva_run_make_folder(o->output_dir, diag);
+  if (!status && o->output_dir) status = kva_folder_make(o->output_dir, 0777, diag);
   if (!status && o->expected) status = read_expected(o->expected, diag, arena, &expected);
   if (!status) choose_cases(dirs, n, o, &cases);
   int code = status ? kva_cli_fail(status, diag) : EXIT_USAGE;

@@ -107,6 +107,7 @@ static kva_status make_file(const data_options *o, int64_t limit, maker *m, kva_
   else
     m->tokenizer = kva_tokenizer_bytes();
   KVA_TRY(choose_end(o, m->tokenizer, diag, &m->end));
+  KVA_TRY(kva_file_prepare(o->output, diag));
   KVA_TRY(kva_token_writer_create(o->output, kva_tokenizer_vocab(m->tokenizer), m->end, diag, &m->writer));
   const kva_corpus corpus = {.n = o->n_paths, .paths = o->paths, .limit = limit, .each = add_document, .user = m};
   kva_corpus_stats stats;

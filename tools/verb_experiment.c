@@ -4,9 +4,7 @@
 #include "runtime/exe/train.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -225,9 +223,7 @@ static int run_all(experiment_options *o, const paths *p, kva_arena *arena, kva_
     print_list(e, p->list.len);
     return EXIT_DONE;
   }
-  if (status == KVA_OK && mkdir(o->settings.folder, 0777) && errno != EEXIST)
-    status =
-        kva_fail(diag, KVA_IO, &(kva_loc){.file = o->settings.folder}, "cannot make the folder: %s", strerror(errno));
+  if (status == KVA_OK) status = kva_folder_make(o->settings.folder, 0777, diag);
   if (status == KVA_OK) status = add_files(o, arena, diag);
   kva_exp_outcome *outcomes = KVA_NEW_ARRAY(arena, kva_exp_outcome, p->list.len + 1);
   if (status == KVA_OK) status = perform(e, p->list.len, &o->settings, arena, diag, outcomes);

@@ -51,6 +51,7 @@ static kva_status choose_form(kva_module *m, const export_options *o, kva_export
 static kva_status export_model(kva_module *m, kva_module *compiled_source, const export_options *o, kva_diag *diag) {
   kva_compiled *c;
   kva_export_form form;
+  KVA_TRY(kva_file_prepare(o->out, diag));
   KVA_TRY(kva_compile(compiled_source, &(kva_compile_options){.target = {.opt_level = 0}}, diag, &c));
   kva_session *s = NULL;
   kva_status status =
@@ -98,6 +99,7 @@ static kva_status write_folder(const kva_module *m, const char *like, const char
 
 static kva_status write_foreign(const kva_module *m, const char *like, const export_options *o, kva_diag *diag) {
   if (!strcmp(o->format, "huggingface")) return write_folder(m, like, o->out, diag);
+  KVA_TRY(kva_file_prepare(o->out, diag));
   const kva_packing *packing = kva_packing_named(o->packing ? o->packing : "f16");
   return kva_gguf_write(m, packing, o->out, diag);
 }

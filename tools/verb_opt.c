@@ -35,9 +35,12 @@ static int print_list(bool json) {
 }
 
 static kva_status write_text(const char *path, const kva_text *text, kva_diag *diag) {
-  if (path) return kva_file_write(path, text->data, text->len, diag);
-  fwrite(text->data, 1, text->len, stdout);
-  return KVA_OK;
+  if (!path) {
+    fwrite(text->data, 1, text->len, stdout);
+    return KVA_OK;
+  }
+  KVA_TRY(kva_file_prepare(path, diag));
+  return kva_file_write(path, text->data, text->len, diag);
 }
 
 static int opt(const char *path, opt_options *o) {

@@ -325,7 +325,8 @@ static kva_status simulate(const job *j, kva_diag *diag, bool *out_findings) {
   kva_ptx_module *module = NULL;
   const kva_ptx_kernel *kernel;
   kva_ptx_report report = {0};
-  kva_status status = kva_ptx_module_create(file.size ? file.data : "", file.size, j->path, diag, &module);
+  kva_status status = j->output ? kva_folder_make(j->output, 0777, diag) : KVA_OK;
+  if (status == KVA_OK) status = kva_ptx_module_create(file.size ? file.data : "", file.size, j->path, diag, &module);
   kva_file_unmap(&file);
   if (status == KVA_OK) status = find_kernel(j, module, diag, &kernel);
   if (status == KVA_OK) status = launch(j, kernel, diag, &report);

@@ -89,6 +89,7 @@ static kva_status add_constants(writer *w, const kva_module *m) {
 }
 
 static kva_status write_file(writer *w, const kva_module *m, const char *path) {
+  KVA_TRY(kva_file_prepare(path, w->diag));
   KVA_TRY(add_states(w, m));
   KVA_TRY(add_constants(w, m));
   if (!w->matrices)

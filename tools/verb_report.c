@@ -76,7 +76,7 @@ static int run(int argc, char **argv) {
   kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();
   curve curves[MAX_FILES] = {0};
-  kva_status status = KVA_OK;
+  kva_status status = kva_file_prepare(output, diag);
   for (int i = 0; i < n && status == KVA_OK; i++) status = read_curve(files[i], arena, diag, &curves[i]);
   if (status == KVA_OK) status = write_report(curves, n, output, diag);
   kva_cli_warn(diag);

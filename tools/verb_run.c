@@ -49,7 +49,7 @@ static int load_and_run(const char *path, run_options *o, kva_arena *arena, kva_
   const kva_cli_source from = {.path = path, .defines = &o->defines, .pins = &o->pins, .weights = o->weights};
   kva_module *m = NULL;
   kvasir_program *program = NULL;
-  kva_status status = o->output_dir ? kva_run_make_folder(o->output_dir, diag) : KVA_OK;
+  kva_status status = o->output_dir ? kva_folder_make(o->output_dir, 0777, diag) : KVA_OK;
   if (status == KVA_OK) status = kva_cli_device(&o->device, diag, &options);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? kva_cli_load_from(&from, diag, &m) : kva_cli_fail(status, diag);

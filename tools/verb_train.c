@@ -509,7 +509,7 @@ static int usage_error(const char *what) {
 /* The report comes last, when the work is done. */
 static int check_report(const char *path) {
   kva_diag *diag = kva_diag_create();
-  kva_status status = path ? kva_file_check_writable(path, diag) : KVA_OK;
+  kva_status status = path ? kva_file_prepare(path, diag) : KVA_OK;
   int code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
   kva_diag_destroy(diag);
   return code;

@@ -184,7 +184,37 @@ kva_status kva_file_write(const char *path, const void *data, size_t size, kva_d
   return kva_file_write_parts(path, 1, &(kva_file_part){data, size}, diag);
 }
 
-kva_status kva_file_check_writable(const char *path, kva_diag *diag) {
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
+
+static bool is_folder(const char *path) {
+  struct stat s;
+  return !stat(path, &s) && S_ISDIR(s.st_mode);
+}
+
+/* Makes the folders that end at each slash behind the first character, and the last one. */
+static bool make_folders(char *path, mode_t mode) {
+  for (char *p = path + 1; *p; p++) {
+    if (*p != '/' || p[-1] == '/') continue;
+    *p = 0;
+    bool made = !mkdir(path, mode) || errno == EEXIST;
+    *p = '/';
+    if (!made) return false;
+  }
+  return !mkdir(path, mode) || (errno == EEXIST && is_folder(path));
+}
+
+kva_status kva_folder_make(const char *path, unsigned mode, kva_diag *diag) {
+  char *copy = *path ? strdup(path) : NULL;
+  if (!copy && *path) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the name of a folder");
+  errno = ENOENT;
+  bool made = copy && (is_folder(copy) || make_folders(copy, (mode_t)mode));
+  int why = errno;
+  free(copy);
+  errno = why;
+  return made ? KVA_OK : io_error(diag, "make the folder", path);
+}
+
+kva_status kva_file_prepare(const char *path, kva_diag *diag) {
   struct stat old;
   bool exists = !lstat(path, &old);
   if (exists && S_ISDIR(old.st_mode))
@@ -192,7 +222,8 @@ kva_status kva_file_check_writable(const char *path, kva_diag *diag) {
   if (exists && !S_ISREG(old.st_mode)) return access(path, W_OK) ? io_error(diag, "write it", path) : KVA_OK;
   char *folder = folder_of(path);
   if (!folder) return KVA_NO_MEMORY;
-  kva_status status = access(folder, W_OK | X_OK) ? io_error(diag, "write it", path) : KVA_OK;
+  kva_status status = kva_folder_make(folder, 0777, diag);
+  if (!status && access(folder, W_OK | X_OK)) status = io_error(diag, "write it", path);
   free(folder);
   return status;
 }

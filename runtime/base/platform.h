@@ -42,9 +42,11 @@ typedef struct kva_file_part {
 } kva_file_part;
 KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag);
 
-/* Fails as kva_file_write would for a path, as far as that is known without writing: early, where the content comes
- * late. */
-KVA_MUST_USE kva_status kva_file_check_writable(const char *path, kva_diag *diag);
+/* Makes a folder, if it is not there, and those above it that are missing. mode: of new folders, as of mkdir. */
+KVA_MUST_USE kva_status kva_folder_make(const char *path, unsigned mode, kva_diag *diag);
+/* Makes the folders above a file that the user names for writing. Fails as kva_file_write would then, as far as that is
+ * known without writing: early, where the content comes late. */
+KVA_MUST_USE kva_status kva_file_prepare(const char *path, kva_diag *diag);
 
 /* Zeroed memory from the caller's allocator, or from the system if it is NULL; NULL: no memory. */
 void *kva_allocate(const kva_allocator *allocator, size_t bytes, size_t alignment);

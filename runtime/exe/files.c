@@ -4,10 +4,8 @@
 #include "runtime/formula.h"
 #include "runtime/npy.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 enum { MAX_PATH = 4096 };
 
@@ -220,12 +218,6 @@ static kva_status output_path(const kva_run_request *r, const kva_buffer_desc *b
   return KVA_OK;
 }
 
-kva_status kva_run_make_folder(const char *dir, kva_diag *diag) {
-  struct stat s;
-  if (!mkdir(dir, 0777) || (errno == EEXIST && !stat(dir, &s) && S_ISDIR(s.st_mode))) return KVA_OK;
-  return kva_fail(diag, KVA_IO, &(kva_loc){.file = dir}, "cannot make the folder for outputs: %s", strerror(errno));
-}
-
 static const kva_buffer_desc *output_buffer(const kva_program *p, int32_t i) {
   return &p->buffers[p->outputs[i]];
 }
@@ -294,7 +286,7 @@ kva_status kva_run_files(kva_session *s, int program, const kva_run_request *r, 
   const kva_program *p = kva_session_program_desc(s, program);
   kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
   kva_status status = in && out ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the list of tensors");
-  if (status == KVA_OK && r->output_dir) status = kva_run_make_folder(r->output_dir, diag);
+  if (status == KVA_OK && r->output_dir) status = kva_folder_make(r->output_dir, 0777, diag);
   if (status == KVA_OK && r->output_dir) status = check_paths(p, r, diag);
   if (status == KVA_OK) status = kva_run_inputs(p, r, diag, in);
   if (status == KVA_OK) status = run_repeatedly(s, program, r, diag, in, out);

@@ -18,8 +18,6 @@ typedef struct kva_run_request {
   kva_status (*write_proto)(const char *path, const char *name, const kva_tensor *t, kva_diag *diag);
 } kva_run_request;
 
-/* Makes the folder for outputs, unless there is one: before a model is compiled for nothing. */
-KVA_MUST_USE kva_status kva_run_make_folder(const char *dir, kva_diag *diag);
 /* Reads or generates the inputs of a program; in: [p->n_inputs], zero, whose data the caller frees, also on failure. */
 KVA_MUST_USE kva_status kva_run_inputs(const kva_program *p, const kva_run_request *request, kva_diag *diag,
                                        kva_tensor *in);

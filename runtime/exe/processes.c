@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
@@ -25,8 +24,7 @@ static kva_status redirect(int stream, const char *path, kva_diag *diag) {
 static kva_status open_log(const kva_comm *c, const char *folder, kva_diag *diag) {
   char path[4096];
   if (!folder) return redirect(STDOUT_FILENO, "/dev/null", diag);
-  if (mkdir(folder, 0777) && errno != EEXIST)
-    return kva_fail(diag, KVA_IO, &(kva_loc){.file = folder}, "--rank-logs: cannot be created: %s", strerror(errno));
+  KVA_TRY(kva_folder_make(folder, 0777, diag));
   if (snprintf(path, sizeof path, "%s/rank-%d.log", folder, kva_comm_rank(c)) >= (int)sizeof path)
     return kva_error(diag, &(kva_loc){.file = folder}, "--rank-logs: the name is too long");
   return redirect(STDOUT_FILENO, path, diag);

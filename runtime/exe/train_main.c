@@ -113,7 +113,7 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
                                  .device = device,
                                  .comm = o->comm};
   kva_train_result result = {.name = "train"};
-  if (o->report) KVA_TRY(kva_file_check_writable(o->report, diag));
+  if (o->report) KVA_TRY(kva_file_prepare(o->report, diag));
   KVA_TRY(kva_session_create(a, &options, diag, &s));
   kva_diag_print(diag, stderr); /* warnings */
   kva_diag_clear(diag);

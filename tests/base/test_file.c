@@ -158,6 +158,24 @@ static void write_keeps_devices_and_links(void **state) {
   assert_true(!stat(in_root("model/w.bin"), &st) && st.st_size == 7);
 }
 
+static void folders_are_made_with_those_above(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_file_prepare(in_root("new//deep/x"), diag), KVA_OK);
+  put("new/deep/x", "x");
+  assert_int_equal(kva_folder_make(in_root("new/deep/"), 0777, diag), KVA_OK);
+  assert_int_equal(kva_diag_count(diag), 0);
+  assert_int_equal(kva_folder_make(in_root("new/deep/x"), 0777, diag), KVA_IO);
+  assert_string_equal(kva_diag_message(diag, 0, NULL, NULL), "cannot make the folder: File exists");
+  assert_int_equal(kva_file_prepare(in_root("new/deep/x/y/z"), diag), KVA_IO);
+  assert_string_equal(kva_diag_message(diag, 1, NULL, NULL), "cannot make the folder: Not a directory");
+  assert_int_equal(kva_file_prepare(in_root("new/deep"), diag), KVA_IO);
+  kva_diag_destroy(diag);
+  unlink(in_root("new/deep/x"));
+  rmdir(in_root("new/deep"));
+  assert_int_equal(rmdir(in_root("new")), 0);
+}
+
 static void clock_is_monotonic(void **state) {
   (void)state;
   double before = kva_now();
@@ -174,6 +192,7 @@ int main(void) {
       cmocka_unit_test(write_replaces_as_a_whole),
       cmocka_unit_test(write_fails_with_a_reason),
       cmocka_unit_test(write_keeps_devices_and_links),
+      cmocka_unit_test(folders_are_made_with_those_above),
       cmocka_unit_test(clock_is_monotonic),
   };
   return cmocka_run_group_tests(tests, make_tree, remove_tree);

@@ -203,6 +203,7 @@ train 2 --steps 20 "${variants[@]}" --checkpoint both --resume=both-0
 train 1 --steps 10000000 --variant one --variant two:hiden=48 --checkpoint late
 says "hiden"
 [ ! -e late-0 ] || fail "the first variant trains before the second one is checked"
-train 1 --steps 10000000 --report absent/report.html --checkpoint late
-says "absent/report.html: error: cannot write it"
+touch file
+train 1 --steps 10000000 --report file/report.html --checkpoint late
+says "file: error: cannot make the folder: File exists"
 [ ! -e late ] || fail "a report that cannot be written is noticed late"

@@ -163,9 +163,14 @@ mkdir "$work/r3"
 expect 0 run models/lm.kv -D preset=small --pin B=2 --pin T=16 --seed 6 -o "$work/r3"
 ! cmp -s "$work/r1/logits.npy" "$work/r3/logits.npy" || fail "another seed gives the same bits"
 
-# The folder for outputs is made before a model is compiled, or named as what is in the way.
+# The folder for outputs is made with those above it, before a model is compiled, or named as what is in the way.
+expect 0 run models/mlp.kv --pin B=1 --pin T=2 -o "$work/new/below"
+[ -n "$(ls "$work/new/below")" ] || fail "no output in a folder below a new one"
+expect 0 opt models/mlp.kv --passes=dce -o "$work/files/below/mlp.kv"
+expect 0 export models/mlp.kv -o "$work/onnx/below/mlp.onnx"
+[ -s "$work/files/below/mlp.kv" ] && [ -s "$work/onnx/below/mlp.onnx" ] || fail "no file in a folder below a new one"
 expect 1 run "$work/missing.kv" -o "$work/sum.kv"
-says "sum.kv: error: cannot make the folder for outputs: File exists"
+says "sum.kv: error: cannot make the folder: File exists"
 
 # An input from a TensorProto; types of ml_dtypes go out and come in again.
 printf '\010\002\020\001\112\010\000\000\200\077\000\000\000\300' >"$work/pair.pb" # float[2] {1, -2}

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,7 +74,7 @@ static kva_status write_event(kva_board *b, BoardEvent *event, kva_diag *diag) {
 static kva_status begin(kva_board *b, int64_t resumed, kva_diag *diag) {
   char host[64] = "localhost", *path = NULL;
   (void)gethostname(host, sizeof host - 1);
-  if (mkdir(b->folder, 0777) && errno != EEXIST) return io_error(b, "make the folder", diag);
+  KVA_TRY(kva_folder_make(b->folder, 0777, diag));
   if (asprintf(&path, "%s/events.out.tfevents.%010lld.%s.%ld", b->folder, (long long)time(NULL), host, (long)getpid()) <
       0)
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a name");

@@ -124,8 +124,7 @@ static kva_status copy_files(const writer *w) {
 static kva_status make_folder(const writer *w) {
   kva_loc loc = {.file = w->folder};
   struct stat own, other;
-  if (mkdir(w->folder, 0777) && errno != EEXIST)
-    return kva_fail(w->diag, KVA_IO, &loc, "cannot make the folder: %s", strerror(errno));
+  KVA_TRY(kva_folder_make(w->folder, 0777, w->diag));
   bool same =
       !stat(w->folder, &own) && !stat(w->f->path, &other) && own.st_dev == other.st_dev && own.st_ino == other.st_ino;
   return same ? kva_error(w->diag, &loc, "is the folder that the model comes from; give another") : KVA_OK;

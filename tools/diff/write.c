@@ -3,9 +3,7 @@
 #include "ops/ids.h"
 #include "runtime/npy.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 enum { MAX_PATH = 4096, PRINTED_ELEMENTS = 64 }; /* larger tensors of a text are hashes: ir/README.md */
 
@@ -60,8 +58,7 @@ static kva_status write_inputs(const kva_diff_values *v, const kva_module *m, co
 kva_status kva_diff_write(const kva_diff_values *v, const kva_diff_part *part, const kva_diff_check *check,
                           const char *dir, kva_diag *diag) {
   char path[MAX_PATH];
-  if (mkdir(dir, 0777) && errno != EEXIST)
-    return kva_fail(diag, KVA_IO, &(kva_loc){.file = dir}, "cannot make the folder: %s", strerror(errno));
+  KVA_TRY(kva_folder_make(dir, 0777, diag));
   kva_module *m = kva_diff_module(v, part);
   m->diag = diag;
   bool large = has_large_constants(m);

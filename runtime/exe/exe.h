@@ -6,7 +6,8 @@
  *   weights       name of the file with the model's large constants, searched beside the executable; or absent
  *   train.*       with --train, the train block: optimizer, lr, steps, batch, schedule, warmup, total, final_ratio,
  *                 data, data.<argument> for each argument of the data source, vocab (the last extent of output
- *                 0); precision of products: f32, bf16 or f16; trained, the number of trained elements
+ *                 0); precision of products: f32, bf16 or f16; trained, the number of trained elements;
+ *                 range.<input>, "LOW HIGH" or "LOW HIGH IGNORED": values from LOW to HIGH - 1, or IGNORED
  *   generate.*    with --generate: tokenizer, the text of a tokenizer.json, or absent where tokens are bytes; chat, the
  *                 name of its format of chats, or absent; context, tokens of a text at most, or absent: any number */
 #ifndef KVA_RUNTIME_EXE_EXE_H

@@ -33,7 +33,30 @@ static const char *data_text(const char *const *info, kva_arena *arena) {
   return text;
 }
 
-static kva_train_defaults defaults_of(const char *const *info, kva_arena *arena) {
+static kva_data_range range_of(const char *const *info, const char *input, kva_arena *arena) {
+  const char *text = kva_info_get(info, kva_arena_printf(arena, "train.range.%s", input ? input : ""));
+  long long low, high, ignored;
+  int n = text ? sscanf(text, "%lld %lld %lld", &low, &high, &ignored) : 0;
+  if (n < 2) return (kva_data_range){.known = false};
+  return (kva_data_range){
+      .known = true, .low = low, .high = high, .has_ignored = n > 2, .ignored = n > 2 ? ignored : 0};
+}
+
+/* The program whose inputs are those of the data; NULL: the artefact does not train. */
+static const kva_program *evaluation_of(const kva_artifact *a) {
+  for (int32_t i = 0; i < a->n_programs; i++)
+    if (!strcmp(a->programs[i].name, "eval")) return &a->programs[i];
+  return NULL;
+}
+
+static const kva_data_range *ranges_of(const kva_artifact *a, const char *const *info, kva_arena *arena) {
+  const kva_program *p = evaluation_of(a);
+  kva_data_range *ranges = KVA_NEW_ARRAY(arena, kva_data_range, p ? p->n_inputs + 1 : 1);
+  for (int32_t i = 0; p && i < p->n_inputs; i++) ranges[i] = range_of(info, p->buffers[p->inputs[i]].name, arena);
+  return ranges;
+}
+
+static kva_train_defaults defaults_of(const kva_artifact *a, const char *const *info, kva_arena *arena) {
   return (kva_train_defaults){.schedule = kva_info_get(info, "train.schedule"),
                               .data = data_text(info, arena),
                               .lr = number(info, "train.lr"),
@@ -43,14 +66,14 @@ static kva_train_defaults defaults_of(const char *const *info, kva_arena *arena)
                               .warmup = integer(info, "train.warmup"),
                               .total = integer(info, "train.total"),
                               .length = integer(info, "train.data.length"),
-                              .vocab = integer(info, "train.vocab")};
+                              .vocab = integer(info, "train.vocab"),
+                              .ranges = ranges_of(a, info, arena)};
 }
 
 /* Sequences per micro-batch that the programs were compiled for; 0: any number. */
 static int64_t pinned_rows(const kva_artifact *a) {
-  int32_t i = 0;
-  while (i < a->n_programs && strcmp(a->programs[i].name, "eval") != 0) i++;
-  return i < a->n_programs ? kva_train_pinned_rows(&a->programs[i]) : 0;
+  const kva_program *p = evaluation_of(a);
+  return p ? kva_train_pinned_rows(p) : 0;
 }
 
 static int64_t parameters_of(const kva_artifact *a) {
@@ -136,7 +159,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
                                  "where to train: cpu, or for code of a GPU cuda (what the code is for)"}};
   kva_streams_open();
   kva_arena *arena = kva_arena_create();
-  kva_train_defaults d = defaults_of(info, arena);
+  kva_train_defaults d = defaults_of(artifact, info, arena);
   kva_text text = {0};
   describe(artifact, info, &d, &text);
   const char *none[1];

@@ -149,6 +149,7 @@ draw = random.Random(1)
 x = array.array("f", [draw.gauss(0, 1) for _ in range(64 * 4)])
 npy("x", "f4", (64, 4), x)
 npy("labels", "i8", (64,), array.array("q", [max(range(3), key=lambda c: x[4 * i + c]) for i in range(64)]))
+npy("bad", "i8", (64,), array.array("q", [3] * 64))
 PY
 expect 1 build "$work/net.kv" --train --exe -o "$work/no"
 says "give --loss"
@@ -168,6 +169,9 @@ def weights(name):
 a, b = weights("net.own"), weights("net.tool")
 assert max(abs(x - y) for x, y in zip(a, b)) < 1e-4 and min(a[0], a[4], a[8]) > 1, (a, b)
 PY
+
+! "$work/net" --data "npy:x=$work/x.npy,labels=$work/bad.npy,eval=0" --steps 1 >"$work/out" 2>&1 || fail "labels that are no classes"
+says "'labels' has the value 3; the model takes 0 to 2"
 
 # Trained values in an executable for inference; a checkpoint is never written over.
 expect 0 build models/mlp.kv "${small[@]}" --from "$work/a/$last" --exe -o "$work/mlp"

@@ -2,6 +2,7 @@
  * from the same plans. */
 #include "tools/driver/build.h"
 #include "ops/ids.h"
+#include "tools/driver/ranges.h"
 #include "tools/driver/summary.h"
 
 #include <stdlib.h>
@@ -14,6 +15,9 @@ typedef struct build {
   uint32_t n_plans;
   kva_memory_plan **plans;
   kva_session *values; /* of the parameters, for inference; NULL until needed */
+  uint32_t n_inputs;   /* of the loss */
+  const char **inputs;
+  const kva_data_range *ranges;
 } build;
 
 /* ---- artefacts --------------------------------------------------------------------------------------------------- */
@@ -77,6 +81,26 @@ static int64_t trained_elements(const kva_module *m) {
   return sum;
 }
 
+/* Notes what values the data inputs may have, before passes change how the loss uses them. */
+static void note_ranges(build *b) {
+  const kva_function *loss = kva_module_find_function(b->m, "loss");
+  if (!loss) return;
+  b->n_inputs = loss->graph->inputs.len;
+  b->inputs = KVA_NEW_ARRAY(b->arena, const char *, b->n_inputs + 1);
+  for (uint32_t i = 0; i < b->n_inputs; i++) b->inputs[i] = loss->graph->inputs.data[i]->name;
+  b->ranges = kva_input_ranges(b->m, loss, b->arena);
+}
+
+static void add_ranges(const build *b, info_list *list) {
+  for (uint32_t i = 0; i < b->n_inputs; i++) {
+    const kva_data_range *r = &b->ranges[i];
+    if (!r->known || !b->inputs[i]) continue;
+    const char *ignored = r->has_ignored ? kva_arena_printf(b->arena, " %lld", (long long)r->ignored) : "";
+    add_info(b, list, kva_arena_printf(b->arena, "train.range.%s", b->inputs[i]),
+             kva_arena_printf(b->arena, "%lld %lld%s", (long long)r->low, (long long)r->high, ignored));
+  }
+}
+
 /* Adds the facts of the train block, see runtime/exe/exe.h. */
 static void add_training(const build *b, info_list *list) {
   const kva_train_spec *t = b->m->train;
@@ -98,6 +122,7 @@ static void add_training(const build *b, info_list *list) {
   for (uint32_t i = 0; t->data_args && i < kva_map_len(t->data_args); i++)
     add_info(b, list, kva_arena_printf(b->arena, "train.data.%s", (const char *)kva_map_key_at(t->data_args, i, NULL)),
              number(b, *(const double *)kva_map_value_at(t->data_args, i)));
+  add_ranges(b, list);
 }
 
 static const char *const *info_of(const build *b) {
@@ -383,6 +408,7 @@ kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_
                                             .memory = options->memory,
                                             .mesh = options->mesh}};
   kva_status status = check_deployable(m, diag);
+  if (options->train) note_ranges(&b);
   if (status == KVA_OK) status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
   for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);

@@ -6,11 +6,12 @@
 
 enum {
   MAX_COPIES = 4,
-  SMALL_BODY = 40,  /* instructions; larger bodies do not get several accumulators */
-  KEPT_BODY = 100,  /* instructions of a round, in loops that reuse another loop's loads */
-  MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are unrolled */
-  ROUND_BYTES = 16, /* bytes per thread and round on a GPU, if another loop reads the same elements */
-  GROUP = 4         /* rounds under one branch: enough loads in flight; with all of them ptxas runs out of registers */
+  SMALL_BODY = 40,   /* instructions; larger bodies do not get several accumulators */
+  COPIED_BODY = 400, /* the same, with the copies of the loops inside: each of a deep nest makes five of its body */
+  KEPT_BODY = 100,   /* instructions of a round, in loops that reuse another loop's loads */
+  MAX_UNROLLED = 8,  /* vectors of a loop of constant extent that are unrolled */
+  ROUND_BYTES = 16,  /* bytes per thread and round on a GPU, if another loop reads the same elements */
+  GROUP = 4          /* rounds under one branch: enough loads in flight; with all of them ptxas runs out of registers */
 };
 
 typedef struct carry_state {
@@ -188,6 +189,20 @@ static void look(void *user, kva_kinstr *i) {
   f->effects |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY || i->op == KVA_K_INTRINSIC;
 }
 
+static unsigned copies_of(const kva_kloop *l, int64_t step);
+
+/* Instructions of a region as they are emitted: a loop with several accumulators has one body more, for single steps.
+ */
+static uint32_t emitted(const kva_kregion *r) {
+  uint32_t n = 0;
+  for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    unsigned copies = i->op == KVA_K_LOOP ? copies_of(i->loop, 1) : 0;
+    n += 1 + emitted(i->then) + emitted(i->orelse);
+    if (copies) n += (copies > 1 ? copies + 1 : 1) * emitted(i->loop->body);
+  }
+  return n;
+}
+
 static unsigned copies_of(const kva_kloop *l, int64_t step) {
   if (!l->carries.len || l->strict_order) return 1;
   for (uint32_t c = 0; c < l->carries.len; c++) {
@@ -195,7 +210,7 @@ static unsigned copies_of(const kva_kloop *l, int64_t step) {
   }
   body_facts f = {0};
   kva_k_each_instr_in(l->body, look, &f);
-  if (f.effects || f.instrs > SMALL_BODY) return 1;
+  if (f.effects || f.instrs > SMALL_BODY || emitted(l->body) > COPIED_BODY) return 1;
   int64_t extent;
   bool small = kva_expr_is_const(l->extent, &extent) && extent < 2 * MAX_COPIES * step;
   return small ? 1 : MAX_COPIES;

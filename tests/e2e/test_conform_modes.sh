@@ -8,7 +8,7 @@ for operator in test_gather test_scatter test_gridsample_bilinear test_nonmaxsup
   test_causal_conv_with_state_s test_col2im test_center_crop test_lstm test_gru test_simple_rnn test_linear_attention_g \
   test_rotary_embedding_no test_tensorscatter test_tfidfvectorizer test_ai_onnx_ml_tree test_reversesequence test_swiglu \
   test_string_concat test_dequantizelinear_ test_attention_4d_gqa test_attention_4d_causal_padded \
-  test_dft test_stft test_resize_ test_slice; do
+  test_dft test_stft test_resize_ test_slice test_nllloss_NCd1d2d3d4d5_mean_weight_expanded; do
   expect 0 conform "$suite" --mode dynamic --filter "node/$operator" --expected tests/onnx/dynamic.txt
 done
 expect 0 conform "$suite" --mode dynamic --filter node/test_det_2d -v

@@ -11,6 +11,10 @@ for operator in test_gather test_scatter test_gridsample_bilinear test_nonmaxsup
   test_dft test_stft test_resize_ test_slice test_nllloss_NCd1d2d3d4d5_mean_weight_expanded; do
   expect 0 conform "$suite" --mode dynamic --filter "node/$operator" --expected tests/onnx/dynamic.txt
 done
+# A GPU rounds probabilities before it multiplies them: float16 is within the suite's unit all the same.
+for case in test_attention_4d_fp16 test_attention_4d_causal_fp16; do
+  expect 0 conform "$suite" --filter "node/$case" --device ptxsim --target sm_80
+done
 expect 0 conform "$suite" --mode dynamic --filter node/test_det_2d -v
 says "skip $suite/node/test_det_2d: Det-22: expected a known number of 1 to"
 

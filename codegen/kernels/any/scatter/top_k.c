@@ -169,7 +169,7 @@ static const kva_expr *log2_of(const top *t, const kva_expr *n) {
 void kva_top_k_heap_emit(kva_lower *l, const kva_node *n) {
   top t = top_of(l, n);
   kva_dim rows[KVA_MAX_RANK];
-  memcpy(rows, kva_operand_type(n, 0)->dims, sizeof rows);
+  memcpy(rows, kva_operand_type(n, 0)->dims, sizeof *rows * t.rank);
   rows[t.axis] = num(&t, 1);
   kva_kloop *g = kva_k_loop_begin(t.b, KVA_K_GRID, kva_shape_product(t.e, t.rank, rows), "item");
   kva_shape_split(t.e, t.rank, rows, g->var, t.idx);

@@ -99,15 +99,30 @@ static void reveal_conditions(hidden *h) {
 
 /* ---- conversions of bits ----------------------------------------------------------------------------------------- */
 
+static LLVMTypeRef scalar_of(LLVMTypeRef type) {
+  return LLVMGetTypeKind(type) == LLVMVectorTypeKind ? LLVMGetElementType(type) : type;
+}
+
+/* A number, in all lanes of a vector. */
+static LLVMValueRef real(LLVMTypeRef type, double x) {
+  enum { MAX_LANES = 64 };
+  LLVMValueRef scalar = LLVMConstReal(scalar_of(type), x), lanes[MAX_LANES];
+  if (LLVMGetTypeKind(type) != LLVMVectorTypeKind) return scalar;
+  unsigned n = LLVMGetVectorSize(type);
+  KVA_ASSERT(n <= MAX_LANES);
+  for (unsigned k = 0; k < n; k++) lanes[k] = scalar;
+  return LLVMConstVector(lanes, n);
+}
+
 /* `sitofp i1` of true is -1; NVPTX's instruction selection makes 1 of it (LLVM 19). InstCombine derives it from the sum
  * of a bit and -1, for example. */
 static void choose_number(hidden *h, LLVMValueRef i) {
   if (LLVMGetInstructionOpcode(i) != LLVMSIToFP) return;
   LLVMValueRef bit = LLVMGetOperand(i, 0);
-  LLVMTypeRef from = LLVMTypeOf(bit), to = LLVMTypeOf(i);
-  if (LLVMGetTypeKind(from) != LLVMIntegerTypeKind || LLVMGetIntTypeWidth(from) != 1) return;
+  LLVMTypeRef to = LLVMTypeOf(i);
+  if (LLVMGetIntTypeWidth(scalar_of(LLVMTypeOf(bit))) != 1) return;
   LLVMPositionBuilderBefore(h->b, i);
-  LLVMValueRef number = LLVMBuildSelect(h->b, bit, LLVMConstReal(to, -1), LLVMConstReal(to, 0), "");
+  LLVMValueRef number = LLVMBuildSelect(h->b, bit, real(to, -1), real(to, 0), "");
   LLVMReplaceAllUsesWith(i, number);
   LLVMInstructionEraseFromParent(i);
 }

@@ -328,8 +328,12 @@ static void add_shift_scatter(kva_text *t, const kva_report *r, bool of_keys) {
       points[at] = (kva_svg_point){
           .tooltip = texts[2 * at].data, .label = n <= 16 ? texts[2 * at + 1].data : NULL, .color = i, .x = x, .y = y};
     }
-  kva_svg_add_scatter(t, of_keys ? "Keys" : "Values", "weight of the current token", "weight of the previous token", at,
-                      points);
+  kva_svg_add_scatter(t, &(kva_svg_scatter){.title = of_keys ? "Keys" : "Values",
+                                            .x_title = "weight of the current token",
+                                            .y_title = "weight of the previous token",
+                                            .n = at,
+                                            .points = points,
+                                            .shares = true});
   t->cut = t->cut || !points || !texts;
   for (int i = 0; texts && i < 2 * n; i++) {
     t->cut = t->cut || texts[i].cut;

@@ -69,7 +69,7 @@ void kva_report_add_times(kva_text *t, const kva_report *r) {
   if (!order) return;
   for (int i = 0; i < r->n_times; i++) order[i] = &r->times[i];
   qsort(order, (size_t)r->n_times, sizeof *order, compare_times);
-  kva_text_add(t, "<h2>Time by step</h2><p>Steps of the training program; equal kernels add up. GFLOP/s count matrix "
+  kva_text_add(t, "<h2>Time by step</h2><p>Steps of the program; those of one name add up. GFLOP/s count matrix "
                   "products, convolutions and attention; GB/s take every argument once, whatever the caches do.</p>"
                   "<div class=\"card\"><table><thead><tr><th>step</th><th>calls</th><th>seconds</th><th>&#181;s a call"
                   "</th><th>GFLOP/s</th><th>GB/s</th><th>share</th><th></th></tr></thead><tbody>\n");
@@ -122,7 +122,7 @@ static void add_chart(kva_text *t, const kva_report *r, const part parts[N_PARTS
     add_tooltip(&texts[i], &r->moments[i], i, fixed);
     tooltips[i] = texts[i].data;
   }
-  kva_svg_add_areas(t, &(kva_svg_areas){.title = "Bytes in use over a training step",
+  kva_svg_add_areas(t, &(kva_svg_areas){.title = "Bytes in use over the steps",
                                         .x_title = "step of the program",
                                         .y_title = units[unit],
                                         .n_layers = N_PARTS,

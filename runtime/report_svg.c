@@ -502,7 +502,7 @@ static void add_points(kva_text *text, const frame *f, int n, const kva_svg_poin
   }
 }
 
-/* Both axes show zero and one. The dashed line is where the weights sum to one, as they do initially. */
+/* Zero of both axes, and where the weights sum to one, as they do initially. */
 static void add_reference_lines(kva_text *text, const frame *f) {
   double x0 = pixel(&f->x, 0), y0 = pixel(&f->y, 0);
   kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x0, f->y.from, x0,
@@ -514,20 +514,35 @@ static void add_reference_lines(kva_text *text, const frame *f) {
                pixel(&f->x, left), pixel(&f->y, 1 - left), pixel(&f->x, right), pixel(&f->y, 1 - right));
 }
 
-void kva_svg_add_scatter(kva_text *text, const char *title, const char *x_title, const char *y_title, int n,
-                         const kva_svg_point *points) {
-  double x_low = 0, x_high = 1, y_low = 0, y_high = 1;
+static void add_bound(kva_text *text, const frame *f, int n, const kva_svg_point *bound) {
+  for (int i = 1; i < n; i++)
+    kva_text_add(text, "<line class=\"reference\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n",
+                 pixel(&f->x, bound[i - 1].x), pixel(&f->y, bound[i - 1].y), pixel(&f->x, bound[i].x),
+                 pixel(&f->y, bound[i].y));
+}
+
+static void extend_by(int n, const kva_svg_point *points, double x[2], double y[2]) {
   for (int i = 0; i < n; i++) {
-    extend(points[i].x, &x_low, &x_high);
-    extend(points[i].y, &y_low, &y_high);
+    extend(points[i].x, &x[0], &x[1]);
+    extend(points[i].y, &y[0], &y[1]);
   }
-  frame f = {.x = make_axis(x_low, x_high, 5, true, LEFT, WIDTH - SCATTER_RIGHT),
-             .y = make_axis(y_low, y_high, 5, true, SCATTER_HEIGHT - BOTTOM, TOP + 14)};
-  open_svg(text, title, WIDTH, SCATTER_HEIGHT);
+}
+
+void kva_svg_add_scatter(kva_text *text, const kva_svg_scatter *s) {
+  double x[2] = {INFINITY, -INFINITY}, y[2] = {INFINITY, -INFINITY};
+  const kva_svg_point corners[] = {{.x = 0, .y = 0}, {.x = 1, .y = 1}};
+  extend_by(s->shares ? 2 : s->n_bound, s->shares ? corners : s->bound, x, y);
+  extend_by(s->n, s->points, x, y);
+  frame f = {.x = make_axis(x[0], x[1], 5, true, LEFT, WIDTH - SCATTER_RIGHT),
+             .y = make_axis(y[0], y[1], 5, true, SCATTER_HEIGHT - BOTTOM, TOP + 14)};
+  open_svg(text, s->title, WIDTH, SCATTER_HEIGHT);
   add_grid(text, &f);
-  add_reference_lines(text, &f);
-  add_axis_title(text, f.x.to, SCATTER_HEIGHT - 8, "end", x_title);
-  add_axis_title(text, LEFT - 40, 14, "start", y_title);
-  add_points(text, &f, n, points);
+  if (s->shares)
+    add_reference_lines(text, &f);
+  else
+    add_bound(text, &f, s->n_bound, s->bound);
+  add_axis_title(text, f.x.to, SCATTER_HEIGHT - 8, "end", s->x_title);
+  add_axis_title(text, LEFT - 40, 14, "start", s->y_title);
+  add_points(text, &f, s->n, s->points);
   close_svg(text);
 }

@@ -34,8 +34,15 @@ typedef struct kva_svg_point {
   int color;
   double x, y;
 } kva_svg_point;
-void kva_svg_add_scatter(kva_text *text, const char *title, const char *x_title, const char *y_title, int n,
-                         const kva_svg_point *points);
+typedef struct kva_svg_scatter {
+  const char *title, *x_title, *y_title;
+  int n;
+  const kva_svg_point *points;
+  bool shares; /* both axes show zero and one, with a dashed line where x + y is one */
+  int n_bound; /* else a dashed line through these places; their labels are not drawn */
+  const kva_svg_point *bound;
+} kva_svg_scatter;
+void kva_svg_add_scatter(kva_text *text, const kva_svg_scatter *s);
 
 /* Stacked layers over the indices 0 to n - 1. Many indices are drawn as columns, each with its largest sum. */
 typedef struct kva_svg_layer {

@@ -3,11 +3,12 @@
 #include "tools/cli.h"
 #include "runtime/exe/streams.h"
 
-static const kva_verb *const verbs[] = {&kva_verb_run,    &kva_verb_generate, &kva_verb_serve,    &kva_verb_train,
-                                        &kva_verb_eval,   &kva_verb_check,    &kva_verb_conform,  &kva_verb_diff,
-                                        &kva_verb_reduce, &kva_verb_show,     &kva_verb_opt,      &kva_verb_export,
-                                        &kva_verb_build,  &kva_verb_data,     &kva_verb_quantize, &kva_verb_experiment,
-                                        &kva_verb_report, &kva_verb_ops,      &kva_verb_ptxsim,   &kva_verb_doctor};
+static const kva_verb *const verbs[] = {&kva_verb_run,     &kva_verb_generate, &kva_verb_serve,    &kva_verb_train,
+                                        &kva_verb_eval,    &kva_verb_check,    &kva_verb_conform,  &kva_verb_diff,
+                                        &kva_verb_reduce,  &kva_verb_show,     &kva_verb_opt,      &kva_verb_export,
+                                        &kva_verb_build,   &kva_verb_data,     &kva_verb_quantize, &kva_verb_experiment,
+                                        &kva_verb_profile, &kva_verb_report,   &kva_verb_ops,      &kva_verb_ptxsim,
+                                        &kva_verb_doctor};
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
 static void print_usage(FILE *out) {

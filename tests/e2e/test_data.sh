@@ -84,7 +84,7 @@ one, two = ([json.loads(l) for l in open(p)] for p in sys.argv[1:3])
 assert [l["loss"] for l in one] == [l["loss"] for l in two]
 assert one[0]["loss"] > 5 and one[-1]["event"] == "eval" and one[-1]["loss"] < 2, one[-1]
 report = open(sys.argv[3]).read()
-for text in ("tokens a second", "Bytes in use over a training step", "GFLOP/s", "Time by step"):
+for text in ("tokens a second", "Bytes in use over the steps", "GFLOP/s", "Time by step"):
     assert text in report, text
 PY
 expect 1 train models/mlp.kv --data "tokens:$work/bytes.tok,length=32" --steps 1

@@ -152,6 +152,7 @@ static const kva_case cases[] = {
     {.op = KVA_OP_bitcast, .attrs = "to=int8", .dtype = KVA_U8, .in = {{"3", 0, 0, 0, "0,200,127"}}},
     UNARY(stop_gradient, -2, 2),
     UNARY(share, -2, 2),
+    UNARY_OF(share, KVA_I32),
     UNARY(dropout, -2, 2),
 
     BINARY(add, -2, 2, -2, 2),

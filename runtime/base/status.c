@@ -304,7 +304,7 @@ static void print_place(const kva_loc *loc, FILE *out) {
   fputs("': ", out);
 }
 
-void kva_diag_print(const kva_diag *diag, FILE *out) {
+static void print_messages(const kva_diag *diag, FILE *out) {
   static const char *const words[] = {[KVA_NOTE] = "note", [KVA_WARNING] = "warning", [KVA_ERROR] = "error"};
   for (size_t i = 0; i < kva_diag_count(diag); i++) {
     const message *m = &diag->messages[i];
@@ -315,4 +315,17 @@ void kva_diag_print(const kva_diag *diag, FILE *out) {
     fputc('\n', out);
     if (m->loc.source && m->loc.line) print_caret(&m->loc, out);
   }
+}
+
+/* In one piece, where memory allows: standard error has no buffer, and processes of a mesh share it. */
+void kva_diag_print(const kva_diag *diag, FILE *out) {
+  char *text = NULL;
+  size_t n = 0;
+  FILE *whole = open_memstream(&text, &n);
+  if (whole) print_messages(diag, whole);
+  if (whole && !fclose(whole))
+    fwrite(text, 1, n, out);
+  else
+    print_messages(diag, out);
+  free(text);
 }

@@ -51,7 +51,6 @@ static kva_status choose_form(kva_module *m, const export_options *o, kva_export
 static kva_status export_model(kva_module *m, kva_module *compiled_source, const export_options *o, kva_diag *diag) {
   kva_compiled *c;
   kva_export_form form;
-  KVA_TRY(kva_file_prepare(o->out, diag));
   KVA_TRY(kva_compile(compiled_source, &(kva_compile_options){.target = {.opt_level = 0}}, diag, &c));
   kva_session *s = NULL;
   kva_status status =
@@ -73,9 +72,12 @@ static int export_onnx(const char *path, const export_options *o, kva_diag *diag
   int code = load(path, o, o->weights, diag, &m);
   if (code < 0) code = load(path, o, o->weights, diag, &source);
   if (code < 0) {
-    kva_status status = export_model(m, source, o, diag);
+    kva_status status = kva_file_prepare(o->out, diag);
+    if (status == KVA_OK) {
+      status = export_model(m, source, o, diag);
+      source = NULL; /* kva_compile owns it now */
+    }
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
-    source = NULL; /* kva_compile owns it now */
   }
   kva_module_destroy(m);
   kva_module_destroy(source);

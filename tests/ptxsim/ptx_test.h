@@ -69,4 +69,17 @@ static inline uint64_t ptx_random(uint64_t *state) {
   return p.v[0] | (uint64_t)p.v[1] << 32;
 }
 
+/* The report has a finding of this kind at this line of the text. */
+static inline void ptx_expect_finding(const kva_ptx_report *report, kva_ptx_finding_kind kind, uint32_t line,
+                                      const char *body) {
+  bool found = false;
+  for (uint32_t k = 0; k < report->n_findings; k++)
+    found |= report->findings[k].kind == kind && report->findings[k].line == line;
+  if (!found) {
+    fprintf(stderr, "no '%s' at line %u; the body is:\n%s\n", kva_ptx_finding_name(kind), line, body);
+    kva_ptx_report_print_findings(report, "test.ptx", stderr);
+  }
+  assert_true(found);
+}
+
 #endif

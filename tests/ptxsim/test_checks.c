@@ -33,14 +33,7 @@ static kva_ptx_report run(const char *body, kva_ptx_options options) {
 
 static void expect_with(const char *body, kva_ptx_finding_kind kind, uint32_t line, kva_ptx_options options) {
   kva_ptx_report report = run(body, options);
-  bool found = false;
-  for (uint32_t k = 0; k < report.n_findings; k++)
-    found |= report.findings[k].kind == kind && report.findings[k].line == BODY + line - 1;
-  if (!found) {
-    fprintf(stderr, "no '%s' at body line %u of:\n%s\n", kva_ptx_finding_name(kind), line, body);
-    kva_ptx_report_print_findings(&report, "test.ptx", stderr);
-  }
-  assert_true(found);
+  ptx_expect_finding(&report, kind, BODY + line - 1, body);
   kva_ptx_report_free(&report);
 }
 static void expect(const char *body, kva_ptx_finding_kind kind, uint32_t line) {

@@ -35,17 +35,9 @@ typedef struct profile_options {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* The plan of a program; both have the same steps. */
-static const kva_memory_plan *plan_of(const kva_compiled *c, const kva_program *p) {
-  for (uint32_t i = 0; i < c->n_plans; i++)
-    if (!strcmp(c->plans[i]->function->name, p->name) && (int32_t)c->plans[i]->steps.len == p->n_steps)
-      return c->plans[i];
-  return NULL;
-}
-
 /* Operations are counted on the graph, for sizes that the compiler knows. */
 static void add_flops(const kva_compiled *c, const kva_program *p, kva_profile *profile) {
-  const kva_memory_plan *plan = p->n_symbols ? NULL : plan_of(c, p);
+  const kva_memory_plan *plan = p->n_symbols ? NULL : kva_plan_of_program(c, p);
   for (int i = 0; plan && i < profile->n; i++)
     profile->steps[i].flops = kva_plan_step_flops(c->module, plan, (uint32_t)i);
 }

@@ -179,20 +179,12 @@ static int open_samples(train_options *o, const kva_strings *defines, kva_sessio
 
 /* ---- one variant ------------------------------------------------------------------------------------------------- */
 
-/* The plan of a program; both have the same steps. */
-static const kva_memory_plan *plan_of(const kva_compiled *c, const kva_program *p) {
-  for (uint32_t i = 0; i < c->n_plans; i++)
-    if (!strcmp(c->plans[i]->function->name, p->name) && (int32_t)c->plans[i]->steps.len == p->n_steps)
-      return c->plans[i];
-  return NULL;
-}
-
 /* Operations are counted on the graph, which a session does not have. Every step of a program is called equally often.
  */
 static void add_flops(const kva_compiled *c, kva_train_result *result) {
   if (result->program < 0) return;
   const kva_program *p = &c->artifact->programs[result->program];
-  const kva_memory_plan *plan = plan_of(c, p);
+  const kva_memory_plan *plan = kva_plan_of_program(c, p);
   for (int t = 0; plan && t < result->n_times; t++) {
     kva_report_time *time = &result->times[t];
     double sum = 0, n = 0;

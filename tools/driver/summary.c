@@ -15,6 +15,13 @@ static double graph_flops(kva_module *m, const kva_graph *g) {
   return total;
 }
 
+const kva_memory_plan *kva_plan_of_program(const kva_compiled *c, const kva_program *p) {
+  for (uint32_t i = 0; i < c->n_plans; i++)
+    if (!strcmp(c->plans[i]->function->name, p->name) && (int32_t)c->plans[i]->steps.len == p->n_steps)
+      return c->plans[i];
+  return NULL;
+}
+
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step) {
   const kva_sizes sizes = {m, kva_assumed_extent, m};
   const kva_node *n = plan->steps.data[step].node;

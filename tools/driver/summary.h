@@ -26,6 +26,8 @@ KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan
 /* Bytes of a plan's temporaries in memory that they share, placed as the runtime places them. */
 KVA_MUST_USE kva_status kva_plan_peak(const kva_memory_plan *plan, const kva_plan_bytes *bytes, kva_arena *scratch,
                                       int64_t *out_bytes);
+/* The plan of a program of c, which has the same steps; NULL: none has. */
+const kva_memory_plan *kva_plan_of_program(const kva_compiled *c, const kva_program *p);
 /* contraction_flops of one step of the plan; 0 for steps without a contraction. */
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step);
 /* What a node exchanges; 0 for other nodes. */

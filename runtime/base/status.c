@@ -317,13 +317,23 @@ static void print_messages(const kva_diag *diag, FILE *out) {
   }
 }
 
+/* The messages in memory; NULL where it does not suffice. The caller frees. */
+static char *messages_text(const kva_diag *diag, size_t *n) {
+  char *text = NULL;
+  FILE *out = open_memstream(&text, n);
+  if (!out) return NULL;
+  print_messages(diag, out);
+  bool failed = ferror(out) != 0;
+  if (fclose(out) == 0 && !failed) return text;
+  free(text);
+  return NULL;
+}
+
 /* In one piece, where memory allows: standard error has no buffer, and processes of a mesh share it. */
 void kva_diag_print(const kva_diag *diag, FILE *out) {
-  char *text = NULL;
   size_t n = 0;
-  FILE *whole = open_memstream(&text, &n);
-  if (whole) print_messages(diag, whole);
-  if (whole && !fclose(whole))
+  char *text = messages_text(diag, &n);
+  if (text)
     fwrite(text, 1, n, out);
   else
     print_messages(diag, out);

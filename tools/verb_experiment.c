@@ -165,7 +165,10 @@ static bool all_ran(const kva_exp_outcome *o) {
 
 static int code_of(const kva_exp_outcome *outcomes, uint32_t n, bool dry_run) {
   bool good = true;
-  for (uint32_t i = 0; i < n; i++) good = (all_ran(&outcomes[i]) & (dry_run || all_hold(&outcomes[i]))) && good;
+  for (uint32_t i = 0; i < n; i++) {
+    bool ran = all_ran(&outcomes[i]);
+    good = good && ran && (dry_run || all_hold(&outcomes[i]));
+  }
   return good ? EXIT_DONE : EXIT_NO;
 }
 

@@ -292,7 +292,8 @@ cu_result fake_cuLaunchKernel(cu_function function, unsigned grid_x, unsigned gr
 
 static kva_status simulate(const fake_op *op, const void *const *params, kva_ptx_memory *memory, kva_diag *diag) {
   const kva_ptx_kernel_info *info = kva_ptx_kernel_get_info(op->function->kernel);
-  kva_ptx_options options = {.pool = pool, .no_counters = true, .schedule_seed = ++launches, .lazy = launches % 2};
+  launches++;
+  kva_ptx_options options = {.pool = pool, .no_counters = true, .schedule_seed = launches, .lazy = launches % 2};
   kva_ptx_report report;
   KVA_TRY(fake_register(memory));
   KVA_TRY(kva_ptx_launch(op->function->kernel, memory, op->grid, op->block, op->dynamic, params, info->n_params,

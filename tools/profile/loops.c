@@ -56,10 +56,10 @@ static void copy_plain(char *to, const char *from, int64_t bytes) {
 static int32_t read_plain(const char *from, int64_t bytes){READ_LOOP(word4)}
 
 #if defined(__x86_64__)
-#define AVX512 __attribute__((target("avx512f,prefer-vector-width=512")))
+#define AVX512 __attribute__((target("avx512f")))
 #define AVX2   __attribute__((target("avx2,fma")))
 
-#define VNNI         __attribute__((target("avx512f,avx512vnni,prefer-vector-width=512")))
+#define VNNI         __attribute__((target("avx512f,avx512vnni")))
 #define DOT_START(i) __m512i a##i = _mm512_set1_epi32(i);
 #define DOT_STEP(i)  a##i = _mm512_dpbusd_epi32(a##i, x, y);
 #define DOT_TOTAL(i) sum = _mm512_add_epi32(sum, a##i);

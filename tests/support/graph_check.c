@@ -21,6 +21,7 @@ typedef struct noise {
   random_exact exact;
   uint64_t drawn;
   bool *infinite; /* by value: an element is not finite */
+  bool vanishing; /* what may be zero is zero: zero times infinity is NaN, on either side of it not */
 } noise;
 
 static double largest(const kva_ref_tensor *w) {
@@ -63,7 +64,10 @@ static void add_noise(void *user, const kva_value *v, const kva_ref_tensor *w) {
   for (int64_t i = 0; lost && i < w->n; i++) w->f[i] = NAN;
   double units = v->def ? fmax(1, v->def->op->tolerance) : 1;
   double size = kva_case_tolerance(units, w->dtype) * largest(w);
-  for (int64_t i = 0; i < w->n; i++) w->f[i] += size * (2 * kva_case_uniform(n->drawn++, 1) - 1);
+  for (int64_t i = 0; i < w->n; i++) {
+    double off = size * (2 * kva_case_uniform(n->drawn++, 1) - 1);
+    w->f[i] = n->vanishing && fabs(w->f[i]) <= size ? 0 : w->f[i] + off;
+  }
 }
 
 /* How far element i may be off; infinite: anything may come out. */
@@ -103,7 +107,10 @@ static void evaluate_noisy(comparison *c) {
   if (c->has_noisy) return;
   c->has_noisy = true;
   noise n = {.exact = c->exact, .infinite = calloc(c->m->next_value_id, sizeof(bool))};
-  for (int k = 0; k < NOISY; k++) c->noisy[k] = evaluate_reference_traced(c->m, c->f, c->sizes, add_noise, &n);
+  for (int k = 0; k < NOISY; k++) {
+    n.vanishing = k == 0;
+    c->noisy[k] = evaluate_reference_traced(c->m, c->f, c->sizes, add_noise, &n);
+  }
   c->exact = n.exact;
   free(n.infinite);
 }

@@ -213,16 +213,45 @@ static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_
   return kva_export_done(e, n, kva_export_out(kva_export_node(e, op_type, 5, inputs, NULL)));
 }
 
-static kva_status export_pad(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_pad_attrs *a = n->attrs;
+/* NULL: an amount has no form in ONNX. */
+static const char *pad_to(kva_export *e, const char *op_type, const char *mode, const char *x, const kva_pad_attrs *a,
+                          const char *value) {
   const char *before = kva_export_dims(e, a->before.n, a->before.v),
              *after = kva_export_dims(e, a->after.n, a->after.v);
-  if (!before || !after) return KVA_UNSUPPORTED;
-  const char *inputs[] = {kva_export_in(e, n, 0), kva_export_concat(e, 2, (const char *[]){before, after}, 0),
-                          kva_export_in(e, n, 1)};
+  if (!before || !after) return NULL;
+  const char *inputs[] = {x, kva_export_concat(e, 2, (const char *[]){before, after}, 0), value};
   kva_pb_node *p = kva_export_node(e, op_type, 3, inputs, NULL);
-  kva_export_string(e, p, "mode", a->mode ? a->mode : "constant");
-  return kva_export_done(e, n, kva_export_out(p));
+  kva_export_string(e, p, "mode", mode);
+  return kva_export_out(p);
+}
+
+/* The amounts above 0, or those below; false: there are none. */
+static bool amounts_of(kva_export *e, const kva_pad_attrs *a, bool above, kva_dim *before, kva_dim *after) {
+  kva_expr_ctx *c = e->m->exprs;
+  kva_dim zero = kva_expr_const(c, 0);
+  bool any = false;
+  for (uint32_t i = 0; i < a->before.n; i++) {
+    before[i] = above ? kva_expr_max(c, a->before.v[i], zero) : kva_expr_min(c, a->before.v[i], zero);
+    after[i] = above ? kva_expr_max(c, a->after.v[i], zero) : kva_expr_min(c, a->after.v[i], zero);
+    any |= before[i] != zero || after[i] != zero;
+  }
+  return any;
+}
+
+/* Modes other than constant repeat x before it is cropped, as two nodes say: ONNX Runtime crops first in one. */
+static kva_status export_pad(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_pad_attrs *a = n->attrs;
+  const char *mode = a->mode ? a->mode : "constant", *y = kva_export_in(e, n, 0), *value = kva_export_in(e, n, 1);
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  const kva_pad_attrs part = {.before = {a->before.n, before}, .after = {a->after.n, after}};
+  if (!strcmp(mode, "constant") || !amounts_of(e, a, false, before, after)) {
+    y = pad_to(e, op_type, mode, y, a, value);
+    return y ? kva_export_done(e, n, y) : KVA_UNSUPPORTED;
+  }
+  if (amounts_of(e, a, true, before, after)) y = pad_to(e, op_type, mode, y, &part, NULL);
+  amounts_of(e, a, false, before, after);
+  if (y) y = pad_to(e, op_type, "constant", y, &part, NULL);
+  return y ? kva_export_done(e, n, y) : KVA_UNSUPPORTED;
 }
 
 /* Operators whose attribute `axis` is ONNX's. */

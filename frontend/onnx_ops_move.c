@@ -256,6 +256,20 @@ static kva_value *build_pad(kva_onnx_call *k, kva_value *x, const kva_dim *befor
   return kva_build(k->b, KVA_OP_pad, value ? 2 : 1, (kva_value *[]){x, value}, &attrs);
 }
 
+/* Crops by the negative amounts and leaves the others. The standard does not say which elements a mode repeats where an
+ * amount is negative; ONNX Runtime repeats those that cropping leaves, while kv.pad repeats all of x. */
+static kva_value *crop_first(kva_onnx_call *k, kva_value *x, kva_dim *before, kva_dim *after) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_dim zero = kva_expr_const(e, 0), first[KVA_MAX_RANK], last[KVA_MAX_RANK];
+  bool crops = false;
+  for (uint32_t i = 0; i < x->type->rank; i++) {
+    first[i] = kva_expr_min(e, before[i], zero), before[i] = kva_expr_max(e, before[i], zero);
+    last[i] = kva_expr_min(e, after[i], zero), after[i] = kva_expr_max(e, after[i], zero);
+    crops |= first[i] != zero || last[i] != zero;
+  }
+  return crops ? build_pad(k, x, first, last, NULL, NULL) : x;
+}
+
 kva_status kva_onnx_pad(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   const char *mode = kva_onnx_string(k, "mode", "constant");
@@ -275,6 +289,7 @@ kva_status kva_onnx_pad(kva_onnx_call *k) {
   }
   bool constant = !strcmp(mode, "constant");
   kva_value *value = constant ? pad_value(k, x) : NULL;
+  if (!constant) x = crop_first(k, x, before, after);
   return kva_onnx_done(k, build_pad(k, x, before, after, constant ? NULL : mode, value));
 }
 

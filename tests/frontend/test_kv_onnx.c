@@ -79,6 +79,17 @@ static void attribute_left_out_is_left_out_below(void **state) {
       1, 1);
 }
 
+/* What a mode repeats is what negative amounts leave, as in ONNX Runtime. */
+static void pads_crop_first(void **state) {
+  (void)state;
+  ASSERT_RESULT("<opset_import: [\"\" : 19]> g (float[4] x) => (float[4] y) <int64[2] p = {1, -1}> { y = Pad <mode = "
+                "\"wrap\"> (x, p) }",
+                3, 1, -2, 3);
+  ASSERT_RESULT("<opset_import: [\"\" : 19]> g (float[N] x) => (float[M] y) <int64[2] p = {-1, 2}> { y = Pad <mode = "
+                "\"reflect\"> (x, p) }",
+                -2, 3, -2, 3);
+}
+
 static void operators_in_models(void **state) {
   (void)state;
   ASSERT_RESULT("model m <n = 2> (float[2, 3] x) => (float[3, 2] y) { y = Reshape(Abs(x), [n + 1, -1]) * 1 }", 1, 2, 3,
@@ -299,6 +310,7 @@ int main(void) {
       cmocka_unit_test(functions_with_attributes),
       cmocka_unit_test(functions_call_functions),
       cmocka_unit_test(attribute_left_out_is_left_out_below),
+      cmocka_unit_test(pads_crop_first),
       cmocka_unit_test(operators_in_models),
       cmocka_unit_test(symbolic_shapes),
       cmocka_unit_test(products_of_bytes),

@@ -278,9 +278,40 @@ static void test_epsilon_of_doubles(void **unused) {
   unlink(path);
 }
 
+/* kv.pad repeats all of x, where the operator of ONNX repeats what negative amounts leave. */
+static void test_pads_that_crop(void **unused) {
+  (void)unused;
+  char path[] = "/tmp/kvasir-onnx-XXXXXX";
+  close(mkstemp(path));
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = kva_module_create(diag), *again = NULL;
+  kva_function *f = kva_function_create(m, "main");
+  kva_builder b = {.m = m, .graph = f->graph};
+  kva_dim four = constant(m, 4), before = constant(m, 1), after = constant(m, -2);
+  kva_value *x = kva_graph_add_input(f->graph, kva_type_tensor(m, KVA_F32, 1, &four), "x");
+  kva_value *y = kva_build(&b, KVA_OP_pad, 1, &x, &(kva_pad_attrs){{1, &before}, {1, &after}, "wrap"});
+  (void)kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
+  f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y"}, sizeof(char *));
+  assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
+  assert_int_equal(kva_load_model(path, NULL, diag, &again), KVA_OK);
+  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, (int64_t[]){4}), *out = NULL;
+  for (int i = 0; i < 4; i++) in->f[i] = i;
+  assert_int_equal(kva_ref_run(again, again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL, NULL,
+                               NULL, NULL, diag),
+                   KVA_OK);
+  assert_int_equal(out->n, 3);
+  for (int i = 0; i < 3; i++) assert_true(out->f[i] == (i + 3) % 4);
+  kva_ref_tensor_free(in);
+  kva_ref_tensor_free(out);
+  kva_module_destroy(again);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  unlink(path);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift), cmocka_unit_test(test_states),
                                      cmocka_unit_test(test_node_names_are_unique),
-                                     cmocka_unit_test(test_epsilon_of_doubles)};
+                                     cmocka_unit_test(test_epsilon_of_doubles), cmocka_unit_test(test_pads_that_crop)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

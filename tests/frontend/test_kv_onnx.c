@@ -1,6 +1,7 @@
 /* ONNX text: operators, functions, attribute references, initialisers, sub-graphs; results on the reference evaluator.
  */
 #include "tests/frontend/kv_test.h"
+#include "ops/ids.h"
 
 #include <math.h>
 
@@ -88,6 +89,23 @@ static void pads_crop_first(void **state) {
   ASSERT_RESULT("<opset_import: [\"\" : 19]> g (float[N] x) => (float[M] y) <int64[2] p = {-1, 2}> { y = Pad <mode = "
                 "\"reflect\"> (x, p) }",
                 -2, 3, -2, 3);
+}
+
+/* Not one of a column for every row, which would leave most of a vector unused. */
+static void transforms_of_the_last_axis_are_one_product(void **state) {
+  (void)state;
+  loaded l =
+      load_ok("<opset_import: [\"\" : 17]> g (float[N, 8, 16, 1] x) => (float[N, 8, 16, 2] y) { y = DFT <axis = 2> "
+              "(x) }",
+              NULL);
+  uint32_t products = 0;
+  for (const kva_node *n = l.m->functions.data[0]->graph->first; n; n = n->next) {
+    if (!kva_is(n, KVA_OP_matmul)) continue;
+    assert_int_equal(n->results[0].type->rank, 2);
+    products++;
+  }
+  assert_int_equal(products, 2);
+  unload(&l);
 }
 
 static void operators_in_models(void **state) {
@@ -311,6 +329,7 @@ int main(void) {
       cmocka_unit_test(functions_call_functions),
       cmocka_unit_test(attribute_left_out_is_left_out_below),
       cmocka_unit_test(pads_crop_first),
+      cmocka_unit_test(transforms_of_the_last_axis_are_one_product),
       cmocka_unit_test(operators_in_models),
       cmocka_unit_test(symbolic_shapes),
       cmocka_unit_test(products_of_bytes),

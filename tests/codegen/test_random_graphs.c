@@ -5,6 +5,7 @@
  *   KVA_TEST_STATIC=5000 KVA_TEST_SYMBOLIC=2000 KVA_TEST_ONNX=2000   how many of each kind
  *   KVA_TEST_FIRST=1      the first seed
  *   KVA_TEST_PRINT=1      what is wrong or refused, with the graph as text
+ *   KVA_TEST_FILES=DIR    keep the files of the third kind, which random_graphs_peer.py runs in ONNX Runtime as well
  *
  * None may be wrong, and at most 5 % of the third kind refused. */
 #include "tests/support/graph_check.h"
@@ -95,6 +96,14 @@ static void sizes_of_inputs(const kva_module *fixed, const kva_module *m, eval_s
   out[n].name = NULL;
 }
 
+static void put_away(const char *path, uint64_t seed) {
+  const char *folder = getenv("KVA_TEST_FILES");
+  char kept[4096];
+  if (!folder) return (void)unlink(path);
+  snprintf(kept, sizeof kept, "%s/%llu.onnx", folder, (unsigned long long)seed);
+  assert_int_equal(rename(path, kept), 0);
+}
+
 static int check_through_onnx(const graph_setting *s, kva_module *m) {
   char path[] = "/tmp/kvasir-graph-XXXXXX";
   kva_diag *diag = kva_diag_create();
@@ -106,8 +115,8 @@ static int check_through_onnx(const graph_setting *s, kva_module *m) {
   close(fd);
   kva_status written = kva_export_onnx(m, path, NULL, NULL, diag);
   kva_status status = written ? written : kva_load_model(path, &(kva_load_options){.free_extents = true}, diag, &read);
-  unlink(path);
-  if (written) return kva_diag_destroy(diag), NOT_WRITTEN;
+  if (written) return unlink(path), kva_diag_destroy(diag), NOT_WRITTEN;
+  put_away(path, s->graph.seed);
   if (!status) {
     sizes_of_inputs(m, read, sizes);
     status = graph_compile(s, read, &code);

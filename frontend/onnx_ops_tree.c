@@ -76,8 +76,9 @@ static kva_value *row_of(kva_builder *b, kva_value *table, kva_value *at) {
   return kva_onnx_gather(b, table, at, 0);
 }
 
+/* Nodes and features fit 32 bits, of which a vector holds twice as many. */
 static kva_value *ints(kva_builder *b, uint32_t n, const int64_t *v) {
-  return kva_const_i64s(b, n, v);
+  return kva_onnx_const_list(b, KVA_I32, 1, n, v);
 }
 
 static kva_value *floats(kva_builder *b, kva_dtype t, uint32_t rank, const int64_t *dims, const double *v) {
@@ -103,17 +104,25 @@ static kva_value *compare(kva_builder *b, const forest *f, mode m, kva_value *x,
   return kva_reduce(b, KVA_OP_reduce_max, same, 1, &(int64_t){2}, false);
 }
 
-/* Whether each branch `yes` is taken: that of the node's mode among those that occur. */
+/* Whether each branch `yes` is taken: that of the node's mode among those that occur. At a leaf it does not matter, so
+ * that one mode in all needs no table of where it is. */
 static kva_value *decide(kva_builder *b, const forest *f, kva_value *x, kva_value *at) {
   kva_value *s = row_of(b, floats(b, x->type->dtype, 1, (int64_t[]){f->n}, f->split), at), *all = NULL;
   int64_t *has = KVA_NEW_ARRAY(b->m->arena, int64_t, f->n);
   bool any_missing = false;
+  uint32_t leaves = 0;
+  for (uint32_t i = 0; i < f->n; i++) leaves += f->modes[i] == LEAF;
   for (mode m = LEQ; m < LEAF; m++) {
-    bool occurs = false;
-    for (uint32_t i = 0; i < f->n; i++) occurs |= has[i] = f->modes[i] == m;
-    if (!occurs) continue;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < f->n; i++) count += has[i] = f->modes[i] == m;
+    if (!count) continue;
+    kva_value *taken = compare(b, f, m, x, s, at);
+    if (count + leaves == f->n) {
+      all = taken;
+      break;
+    }
     kva_value *here = kva_cast(b, row_of(b, ints(b, f->n, has), at), KVA_BOOL);
-    kva_value *taken = kva_build2(b, KVA_OP_logical_and, here, compare(b, f, m, x, s, at));
+    taken = kva_build2(b, KVA_OP_logical_and, here, taken);
     all = all ? kva_build2(b, KVA_OP_logical_or, all, taken) : taken;
   }
   for (uint32_t i = 0; i < f->n; i++) any_missing |= f->missing[i] != 0;
@@ -123,16 +132,24 @@ static kva_value *decide(kva_builder *b, const forest *f, kva_value *x, kva_valu
                     kva_build2(b, KVA_OP_logical_and, kva_build1(b, KVA_OP_is_nan, x), follows));
 }
 
-/* int64[N, trees]: the leaves that rows of x[N, F] reach. */
+/* Node i leads to elements 2 i (no) and 2 i + 1 (yes). */
+static kva_value *children(kva_builder *b, const forest *f) {
+  int64_t *both = KVA_NEW_ARRAY(b->m->arena, int64_t, 2 * (size_t)f->n);
+  for (uint32_t i = 0; i < f->n; i++) both[2 * i] = f->no[i], both[2 * i + 1] = f->yes[i];
+  return ints(b, 2 * f->n, both);
+}
+
+/* int32[N, trees]: the leaves that rows of x[N, F] reach. */
 static kva_value *walk(kva_builder *b, const forest *f, uint32_t depth, kva_value *x) {
+  kva_value *next = children(b, f);
   kva_dim shape[2] = {x->type->dims[0], kva_expr_const(b->m->exprs, f->trees)};
   kva_value *at = kva_expand(b, ints(b, f->trees, f->roots), 2, shape);
   for (uint32_t i = 0; i < depth; i++) {
     kva_value *feature = row_of(b, ints(b, f->n, f->feature), at);
     kva_value *v =
         kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){x, feature}, &(kva_gather_elements_attrs){.axis = 1});
-    kva_value *yes = row_of(b, ints(b, f->n, f->yes), at), *no = row_of(b, ints(b, f->n, f->no), at);
-    at = kva_onnx_where(b, decide(b, f, v, at), yes, no);
+    at = kva_add(b, kva_add(b, at, at), kva_cast(b, decide(b, f, v, at), KVA_I32));
+    at = row_of(b, next, at);
   }
   return at;
 }
@@ -243,7 +260,7 @@ static kva_status read_nodes(kva_onnx_call *k, forest *f, uint32_t nodes, uint32
     for (int j = 0; j < 2; j++)
       if (at[j] < 0 || at[j] >= (int64_t)nodes + leaves || (at[j] < nodes) == (j ? no_leaf[i] : yes_leaf[i]))
         return kva_onnx_fail(k, KVA_INVALID, "node %u leads to %lld, which does not exist", i, (long long)at[j]);
-    if (!(modes->v[i] >= 0 && modes->v[i] < LEAF) || feature[i] < 0)
+    if (!(modes->v[i] >= 0 && modes->v[i] < LEAF) || feature[i] < 0 || feature[i] > INT32_MAX)
       return kva_onnx_fail(k, KVA_INVALID, "node %u: mode %lld, feature %lld", i, (long long)modes->v[i],
                            (long long)feature[i]);
     f->feature[i] = feature[i], f->split[i] = splits->v[i], f->modes[i] = (mode)modes->v[i];
@@ -352,8 +369,10 @@ static kva_status read_listed(kva_onnx_call *k, forest *f, node_ids *ids) {
     }
     f->feature[i] = feature[i], f->split[i] = split[i], f->missing[i] = missing ? missing[i] != 0 : 0;
     f->yes[i] = find_node(ids, ids->trees[i], yes[i]), f->no[i] = find_node(ids, ids->trees[i], no[i]);
-    if (f->yes[i] < 0 || f->no[i] < 0 || feature[i] < 0)
+    if (f->yes[i] < 0 || f->no[i] < 0)
       return kva_onnx_fail(k, KVA_INVALID, "node %u leads to a node that does not exist", i);
+    if (feature[i] < 0 || feature[i] > INT32_MAX)
+      return kva_onnx_fail(k, KVA_INVALID, "node %u: feature %lld", i, (long long)feature[i]);
     is_child[f->yes[i]] = is_child[f->no[i]] = true;
   }
   f->trees = 0;

@@ -150,6 +150,13 @@ static void test_refusals(void **unused) {
            " nodes_falsenodeids = [1, 1], target_treeids = [0], target_nodeids = [0], target_ids = [0],"
            " target_weights = [1.0]> (x) }",
       KVA_INVALID, "weight 0 is of no leaf");
+  pk_refuse_text(
+      ONNX "(float[N, F] x) => (float[N, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1,"
+           " nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [4294967296, 0, 0],"
+           " nodes_values = [1.0, 1.0, 1.0], nodes_modes = [\"BRANCH_LEQ\", \"LEAF\", \"LEAF\"],"
+           " nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0], target_nodeids = [1],"
+           " target_ids = [0], target_weights = [1.0]> (x) }",
+      KVA_INVALID, "node 0: feature 4294967296");
   pk_refuse_text(ONNX "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.ZipMap <classlabels_int64s = [1, 2]> (x) }",
                  KVA_UNSUPPORTED, "maps are no tensors; export the model without them");
   pk_refuse_text(

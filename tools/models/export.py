@@ -123,7 +123,8 @@ def make_transformers(_, model, configuration, settings):
     import transformers
     made = getattr(transformers, configuration)
     known = made()
-    settings = {k: v for k, v in settings.items() if k not in rows.TINY or hasattr(known, k)}
+    fixed = {k for k in rows.TINY if isinstance(getattr(made, k, None), property)}
+    settings = {k: v for k, v in settings.items() if k not in rows.TINY or (k not in fixed and hasattr(known, k))}
     return getattr(transformers, model)(made(**settings, use_cache=False)).eval()
 
 

@@ -88,6 +88,19 @@ static matrix matrix_at(const kva_ref_tensor *w, uint32_t rank, const int64_t *i
   return (matrix){w, base, transposed ? 1 : columns, transposed ? columns : 1};
 }
 
+/* Sums over n elements, a step apart each. */
+static double dot(const double *x, int64_t x_step, const double *y, int64_t y_step, int64_t n) {
+  double sum = 0;
+  for (int64_t k = 0; k < n; k++) sum += x[k * x_step] * y[k * y_step];
+  return sum;
+}
+
+static int64_t dot_integers(const int64_t *x, int64_t x_step, const int64_t *y, int64_t y_step, int64_t n) {
+  uint64_t sum = 0;
+  for (int64_t k = 0; k < n; k++) sum += (uint64_t)x[k * x_step] * (uint64_t)y[k * y_step];
+  return (int64_t)sum;
+}
+
 kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_matmul_attrs *attrs = n->attrs;
@@ -98,18 +111,10 @@ kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *c
     matrix a = matrix_at(in[0], c->rank, idx, attrs->transpose_a);
     matrix b = matrix_at(in[1], c->rank, idx, attrs->transpose_b);
     int64_t x = a.base + idx[c->rank - 2] * a.row, y = b.base + idx[c->rank - 1] * b.column;
-    double sum = 0;
-    uint64_t whole = 0;
-    for (int64_t k = 0; k < depth; k++, x += a.column, y += b.row) {
-      if (c->f)
-        sum += a.w->f[x] * b.w->f[y];
-      else
-        whole += (uint64_t)a.w->i[x] * (uint64_t)b.w->i[y];
-    }
     if (c->f)
-      c->f[at] = sum;
+      c->f[at] = dot(a.w->f + x, a.column, b.w->f + y, b.row, depth);
     else
-      c->i[at] = (int64_t)whole;
+      c->i[at] = dot_integers(a.w->i + x, a.column, b.w->i + y, b.row, depth);
     at++;
   } while (kva_next_index(c->rank, c->dims, idx));
   return KVA_OK;

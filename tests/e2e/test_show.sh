@@ -23,6 +23,18 @@ for stage in source graph; do
   cmp -s "$work/out" "$work/dump.kv" || fail "the dump of stage $stage does not read back"
 done
 
+# A symbolic batch of images takes the register tiles of one image: none is wider than its 16 positions.
+cat >"$work/patches.kv" <<'KV'
+model patches (float[B, 3, 64, 64] x) => (float[B, 128, 4, 4] y) {
+  param float[128, 3, 16, 16] w ~ normal(1)
+  y = kv.conv <strides = [16, 16]> (x, w)
+}
+KV
+expect 0 show "$work/patches.kv" --stage=kernels --cpu x86-64-v4 --pin B=1
+accumulators=$(grep 'local readwrite float acc' "$work/out") || fail "no accumulators"
+expect 0 show "$work/patches.kv" --stage=kernels --cpu x86-64-v4
+says "$accumulators"
+
 # The training graph has the gradients' and the optimiser's nodes; the 19B plan comes from paper alone.
 expect 0 show models/induction.kv --train
 says "train_step"

@@ -71,9 +71,17 @@ static int64_t phases_of(const kva_contraction *c) {
   return c->spread == 1 && c->taps < c->stride ? c->taps : c->stride;
 }
 
+static bool is_one(void *user, const kva_expr *symbol, int64_t *out_v) {
+  (void)user, (void)symbol;
+  *out_v = 1;
+  return true;
+}
+
+/* Where columns are a multiple of a symbol, as the positions of a batch of images are: those of one. */
 static int64_t choose_vectors(const kva_contraction *c, int64_t lanes, int64_t registers) {
   int64_t n, m, widest = registers >= 32 ? 4 : c->panel ? 2 : 3, best = widest, least = INT64_MAX;
-  if (!kva_expr_is_const(columns_of(c), &n)) return widest;
+  bool known = kva_expr_is_const(columns_of(c), &n);
+  if (!known && (!kva_expr_eval(columns_of(c), is_one, NULL, &n) || n < lanes)) return widest;
   if (!kva_expr_is_const(c->rows, &m)) m = 0;
   for (int64_t v = widest; v >= 1; v--) {
     if (v > 1 && c->panel % (v * lanes)) continue; /* vectors would cross panels of memory */

@@ -52,8 +52,8 @@ grep -q '"refused"' "$work/good/results.jsonl" && fail "the driver took PTX for 
 
 # Faults: every other case is there, the three are named, and the run ends.
 fake+=("FAKE_CUDA_INJECT=hang=gemm bias relu 4096, sm_90a, cubin;fault=attention causal 70, heads of 64, sm_90a, cubin;wrong=swiglu 16384 x 4096, sm_90a, ptx")
-check 1 -o bad A --no-times --limit 15 "${short[@]}"
-for line in "HANGS: kernel, gemm bias relu 4096, sm_90a, ptxas: no result after 15 s" \
+check 1 -o bad A --no-times --limit 10 "${short[@]}"
+for line in "HANGS: kernel, gemm bias relu 4096, sm_90a, ptxas: no result after 10 s" \
   "FAILED: shape, attention causal 70, heads of 64, sm_90a, ptxas: " "WRONG: kernel, swiglu 16384 x 4096, sm_90a, the driver"; do
   says "$line"
   grep -qF -- "$line" "$work/bad/report.md" || fail "the report does not say: $line"
@@ -65,7 +65,7 @@ agree bad | diff "$work/expected" - >"$work/out" || fail "cases are missing besi
 
 # A run that was killed: the case that had started counts as dead, and the others follow.
 mkdir "$work/resumed"
-awk '/"started"/ && ++n == 3 { print; exit } { print }' "$work/good/results.jsonl" >"$work/resumed/results.jsonl"
+awk '/"started"/ && ++n == 12 { print; exit } { print }' "$work/good/results.jsonl" >"$work/resumed/results.jsonl"
 fake=("${fake[@]:0:2}")
 check 1 -o resumed A --no-times "${short[@]}"
 says "an earlier run of the checker ended in it"

@@ -66,6 +66,26 @@ static kva_conv_attrs attrs_of(const kva_onnx_window *w, int64_t group) {
       .strides = {w->n, w->strides}, .pads = {2 * w->n, w->pads}, .dilations = {w->n, w->dilations}, .group = group};
 }
 
+/* Whether the kernel covers the whole image, at one position, as behind a global pooling. */
+static bool is_product(const kva_onnx_window *w, const kva_value *x, const kva_value *weight, int64_t group) {
+  bool whole = group == 1 && kva_onnx_dim(x, 1) == kva_onnx_dim(weight, 1);
+  for (uint32_t i = 0; i < w->n; i++) {
+    int64_t extent;
+    whole = whole && kva_expr_is_const(kva_onnx_dim(x, i + 2), &extent) && extent == w->kernel[i] && !w->pads[i] &&
+            !w->pads[i + w->n] && (w->dilations[i] == 1 || extent == 1);
+  }
+  return whole;
+}
+
+/* x[N, C * extents] times weight[M, C * extents]: a kernel for one row or few, which a convolution has not. */
+static kva_value *build_product(kva_builder *b, kva_value *x, kva_value *weight) {
+  kva_dim depth = kva_onnx_product(b, weight->type->dims, 1, weight->type->rank);
+  kva_dim rows = kva_onnx_dim(x, 0), columns = kva_onnx_dim(weight, 0);
+  kva_value *y = kva_matmul(b, kva_reshape(b, x, 2, (const kva_dim[]){rows, depth}),
+                            kva_reshape(b, weight, 2, (const kva_dim[]){columns, depth}), false, true);
+  return kva_onnx_unsqueeze(b, y, 2, x->type->rank - 2);
+}
+
 kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *weight, kva_value **out) {
   kva_onnx_window w;
   int64_t group;
@@ -74,7 +94,8 @@ kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *weight, 
   if (pads_by_extent(&w, x)) x = padded_operand(k, x, &w);
   KVA_TRY(kva_onnx_resolve_same(k, &w));
   kva_conv_attrs attrs = attrs_of(&w, group);
-  *out = kva_build(k->b, KVA_OP_conv, 2, (kva_value *[]){x, weight}, &attrs);
+  *out = is_product(&w, x, weight, group) ? build_product(k->b, x, weight)
+                                          : kva_build(k->b, KVA_OP_conv, 2, (kva_value *[]){x, weight}, &attrs);
   return KVA_OK;
 }
 

@@ -108,6 +108,46 @@ static void transforms_of_the_last_axis_are_one_product(void **state) {
   unload(&l);
 }
 
+static uint32_t count_of(const loaded *l, kva_op_id op) {
+  uint32_t count = 0;
+  for (const kva_node *n = l->m->functions.data[0]->graph->first; n; n = n->next) count += kva_is(n, op);
+  return count;
+}
+
+/* A kernel as large as the image is a product, for which there are kernels of few rows. */
+static void convolution_of_the_whole_image(void **state) {
+  (void)state;
+  static const struct {
+    const char *attributes, *x, *w;
+    kva_op_id op;
+  } rows[] = {
+      {"group = 1", "N, 8, 1, 1", "16, 8, 1, 1", KVA_OP_matmul},
+      {"strides = [2, 2]", "N, 8, 3, 2", "16, 8, 3, 2", KVA_OP_matmul},
+      {"dilations = [2, 2]", "N, 8, 1, 1", "16, 8, 1, 1", KVA_OP_matmul},
+      {"pads = [1, 0, 0, 0]", "N, 8, 1, 1", "16, 8, 2, 1", KVA_OP_conv},
+      {"pads = [1, 0, 1, 0]", "N, 8, 1, 1", "16, 8, 1, 1", KVA_OP_conv},
+      {"group = 2", "N, 8, 1, 1", "16, 4, 1, 1", KVA_OP_conv},
+      {"group = 1", "N, 8, 2, 2", "16, 8, 1, 1", KVA_OP_conv},
+      {"group = 1", "N, 8, H, 1", "16, 8, 1, 1", KVA_OP_conv},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char text[512];
+    snprintf(
+        text, sizeof text,
+        "<opset_import: [\"\" : 17]> g (float[%s] x, float[%s] w) => (float[N, 16, P, Q] y) { y = Conv <%s> (x, w) }",
+        rows[i].x, rows[i].w, rows[i].attributes);
+    loaded l = load_ok(text, NULL);
+    assert_int_equal(count_of(&l, KVA_OP_matmul), rows[i].op == KVA_OP_matmul);
+    assert_int_equal(count_of(&l, KVA_OP_conv), rows[i].op == KVA_OP_conv);
+    unload(&l);
+  }
+  /* x = 1, -2, 3, -4: 1 + 2 * -2 + 3 * 3 + 4 * -4, and the bias */
+  ASSERT_RESULT(
+      "<opset_import: [\"\" : 17]> g (float[1, 2, 2, 1] x) => (float[1, 1, 1, 1] y) <float[1, 2, 2, 1] w = {1, 2, "
+      "3, 4}, float[1] b = {100}> { y = Conv (x, w, b) }",
+      90);
+}
+
 static void operators_in_models(void **state) {
   (void)state;
   ASSERT_RESULT("model m <n = 2> (float[2, 3] x) => (float[3, 2] y) { y = Reshape(Abs(x), [n + 1, -1]) * 1 }", 1, 2, 3,
@@ -330,6 +370,7 @@ int main(void) {
       cmocka_unit_test(attribute_left_out_is_left_out_below),
       cmocka_unit_test(pads_crop_first),
       cmocka_unit_test(transforms_of_the_last_axis_are_one_product),
+      cmocka_unit_test(convolution_of_the_whole_image),
       cmocka_unit_test(operators_in_models),
       cmocka_unit_test(symbolic_shapes),
       cmocka_unit_test(products_of_bytes),

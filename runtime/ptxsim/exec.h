@@ -23,7 +23,7 @@ struct kva_ptx_memory {
  * agents are ordered. */
 enum {
   PTX_CTA_WARPS = 32,
-  PTX_MAX_WARPS = 64, /* of a cluster */
+  PTX_MAX_WARPS = 128, /* of a cluster */
   PTX_N_AGENTS = 64,
   PTX_N_CLOCKS = PTX_MAX_WARPS + PTX_N_AGENTS
 };
@@ -256,7 +256,7 @@ void kva_ptx_agent_end(ptx_clocks *to, uint32_t stamp);
 /* A stamp consists of clock, strong flag (atomic or volatile), and thread of the cluster or PTX_FIRST_AGENT + agent. */
 enum {
   PTX_FIRST_AGENT = PTX_MAX_WARPS * PTX_LANES,
-  PTX_THREAD_BITS = 12,
+  PTX_THREAD_BITS = 13,
   PTX_STRONG = 1 << PTX_THREAD_BITS,
   PTX_CLOCK_SHIFT = PTX_THREAD_BITS + 1
 };

@@ -118,7 +118,7 @@ static void launches(void **state) {
   refuse_launch(".reqnctapercluster 3", many, 32, two, ".reqnctapercluster wants 3 x 1 x 1");
   refuse_launch("", many, 32, nine, "a cluster of 9 x 1 x 1 CTAs; 1 to 8 are possible");
   refuse_launch(".maxclusterrank 2", many, 32, odd, "a cluster of 3 x 1 x 1 CTAs; 1 to 2 are possible");
-  refuse_launch(".reqnctapercluster 3", many, 1024, none, "96 warps in a cluster");
+  refuse_launch(".reqnctapercluster 6", many, 1024, none, "192 warps in a cluster");
 }
 
 /* Loads, stores and atomics in the other CTA, by addresses of the cluster's window and by generic ones. */

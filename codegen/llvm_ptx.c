@@ -155,10 +155,29 @@ static int emit_guarded(kva_codegen *cg, LLVMMemoryBufferRef *out_text, char **o
   return result;
 }
 
+/* LLVM 19 can say how large a kernel's clusters may be, not how large they are: says that instead. */
+static void require_clusters(LLVMMemoryBufferRef *text) {
+  static const char at_most[] = "\n.maxclusterrank ", exactly[] = "\n.explicitcluster\n.reqnctapercluster ";
+  const char *from = LLVMGetBufferStart(*text), *found = strstr(from, at_most);
+  if (!found) return;
+  kva_text out = {0};
+  for (; found; found = strstr(from, at_most)) {
+    kva_text_add(&out, "%.*s%s", (int)(found - from), from, exactly);
+    from = found + strlen(at_most);
+  }
+  kva_text_add(&out, "%s", from);
+  LLVMDisposeMemoryBuffer(*text);
+  *text = LLVMCreateMemoryBufferWithMemoryRangeCopy(out.data, out.len, "ptx");
+  kva_text_free(&out);
+}
+
 kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text) {
   char *error = NULL;
   int result = emit_guarded(cg, out_text, &error);
-  if (!result) return KVA_OK;
+  if (!result) {
+    require_clusters(out_text);
+    return KVA_OK;
+  }
   cg->broken = result < 0;
   kva_status status = kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
                                cg->target.description, cg->broken ? fatal_text : error);

@@ -66,6 +66,13 @@ static void annotate_maps(kva_emit *e, uint32_t n) {
   LLVMAddNamedMetadataOperand(e->module, "nvvm.annotations", LLVMMetadataAsValue(e->ctx, node));
 }
 
+/* Blocks that share a row. */
+static uint32_t cluster_of(const kva_kernel *k) {
+  uint32_t n = 1;
+  for (uint32_t l = 0; l < k->loops.len; l++) n = k->loops.data[l]->blocks > n ? k->loops.data[l]->blocks : n;
+  return n;
+}
+
 static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint32_t n_symbols) {
   uint32_t n_maps = e->k->maps.len, n = n_bufs + n_symbols + n_maps;
   e->first_map = n_bufs + n_symbols;
@@ -80,6 +87,7 @@ static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint
   annotate_kernel(e, "reqntidy", 1);
   annotate_kernel(e, "reqntidz", 1);
   if (e->k->blocks) annotate_kernel(e, "minctasm", e->k->blocks);
+  if (cluster_of(e->k) > 1) annotate_kernel(e, "maxclusterrank", cluster_of(e->k)); /* see llvm_ptx.c */
   if (n_maps) annotate_maps(e, n_maps);
   for (uint32_t i = 0; i < n_bufs; i++) {
     kva_ll_parameter_attribute(e, i, "noalias", 0);

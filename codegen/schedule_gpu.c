@@ -396,5 +396,5 @@ void kva_sched_gpu_blocks(kva_kernel *k, const kva_target *target) {
 
 void kva_sched_gpu_long(kva_kernel *k, const kva_target *target) {
   KVA_ASSERT(k->threads <= LARGE_BLOCK && k->threads % (uint32_t)target->subgroup_width == 0);
-  if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, target->row_bytes);
+  if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, target);
 }

@@ -80,9 +80,9 @@ bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t t
 
 /* ---- schedule_gpu_long.c ----------------------------------------------------------------------------------------- */
 
-/* For rows that exceed a block's registers: loops of one block over the same row keep `room_bytes` more of it in shared
- * memory. */
-void kva_sched_keep_long(kva_kernel *k, int64_t room_bytes);
+/* For rows that exceed a block's registers: loops of one block over the same row keep more of it in shared memory, and
+ * blocks share those that exceed that, too. */
+void kva_sched_keep_long(kva_kernel *k, const kva_target *target);
 
 /* ---- schedule_gpu_stage.c ---------------------------------------------------------------------------------------- */
 

@@ -6,16 +6,17 @@
  * blocks wait, and sums over blocks have the same order on all GPUs. */
 #include "ir/target.h"
 
+enum { SINCE_90 = KVA_TARGET_TENSOR_MAPS | KVA_TARGET_STORE_MATRIX | KVA_TARGET_CLUSTERS };
+
 #define ROW(name, FEATURES, SHARED, ROW_BYTES)                                                                      \
   {                                                                                                                 \
     .kind = KVA_TARGET_GPU, .description = name, .arch = name, .features = KVA_TARGET_FMA | (FEATURES),             \
     .vector_bytes = 16, .vector_registers = 16, .subgroup_width = 32, .multiprocessors = 132, .registers = 1 << 16, \
     .shared_bytes = (SHARED) << 10, .row_bytes = (ROW_BYTES) << 10                                                  \
   }
-static const kva_target rows[] = {
-    ROW("sm_80", 0, 163, 92), ROW("sm_86", 0, 99, 92), ROW("sm_89", 0, 99, 92),
-    ROW("sm_90", KVA_TARGET_TENSOR_MAPS | KVA_TARGET_STORE_MATRIX, 99, 92),
-    ROW("sm_90a", KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA | KVA_TARGET_STORE_MATRIX, 227, 208)};
+static const kva_target rows[] = {ROW("sm_80", 0, 163, 92), ROW("sm_86", 0, 99, 92), ROW("sm_89", 0, 99, 92),
+                                  ROW("sm_90", SINCE_90, 99, 92),
+                                  ROW("sm_90a", SINCE_90 | KVA_TARGET_WARPGROUP_MMA, 227, 208)};
 #undef ROW
 
 const kva_target *kva_target_gpus(uint32_t *out_n) {

@@ -228,9 +228,8 @@ typedef struct kva_tensor_map_desc {
 
 /* On a GPU a kernel is an entry of the artefact's code: one block of `threads` threads (along x) per work item. Its
  * parameters are a pointer per argument of the step, aligned to 16 bytes, then an int64 per symbol, then a CUtensorMap
- * (128 bytes, aligned to 64) per tensor map. Launches of a module must not overlap: blocks may exchange messages
- * through the module's global memory, which a launch leaves unchanged. Stores to a buffer with several elements per
- * byte touch bytes up to the next multiple of 4 and preserve the other bits. */
+ * (128 bytes, aligned to 64) per tensor map. Stores to a buffer with several elements per byte touch bytes up to the
+ * next multiple of 4 and preserve the other bits. */
 typedef struct kva_kernel_desc {
   const char *name; /* GPU: name of the entry */
   kva_kernel_fn fn; /* CPU; else NULL */

@@ -172,14 +172,14 @@ static void test_large(void **state) {
 }
 
 /* Kernel text before and after. */
-static void check_schedule(const char *before, const char *after) {
+static void check_schedule_for(const char *arch, const char *before, const char *after) {
   kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();
   kva_kernel *k = kva_kernel_parse(arena, kva_expr_ctx_create(arena), before, "before", diag);
   if (!k) kva_diag_print(diag, stderr);
   assert_non_null(k);
   kva_codegen *cg;
-  assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = "sm_80"}, diag, &cg), KVA_OK);
+  assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = arch}, diag, &cg), KVA_OK);
   kva_codegen_schedule(k, kva_codegen_target(cg));
   assert_int_equal(kva_kernel_verify(k, diag), KVA_OK);
   kva_text text = {0};
@@ -189,6 +189,10 @@ static void check_schedule(const char *before, const char *after) {
   kva_codegen_destroy(cg);
   kva_diag_destroy(diag);
   kva_arena_destroy(arena);
+}
+
+static void check_schedule(const char *before, const char *after) {
+  check_schedule_for("sm_80", before, after);
 }
 
 /* A warp for each row; nested sums are one; what is after them and not in a loop is one thread's. */
@@ -421,49 +425,50 @@ static void test_long_rows(void **state) {
                  "}\n");
 }
 
-/* 336 KiB: two blocks have half a row each; they tell each other what the last loop over it made. */
+/* 336 KiB: a cluster of two blocks has half a row each; they tell each other what the last loop over it made. */
 static void test_shared_rows(void **state) {
   (void)state;
-  check_schedule("kernel \"shared\" (read float x[86016*B], write float y[86016*B]) {\n"
-                 "  parallel b < B {\n"
-                 "    serial i < 86016 carry (add float 0.0) {\n"
-                 "      %0 = load x[86016*b + i]\n"
-                 "      yield %0\n"
-                 "    }\n"
-                 "    %1 = reduce i[0]\n"
-                 "    parallel k < 86016 {\n"
-                 "      %2 = load x[86016*b + k]\n"
-                 "      %3 = mul %2, %1 : float\n"
-                 "      store y[86016*b + k], %3\n"
-                 "    }\n"
-                 "  }\n"
-                 "}\n",
-                 "kernel \"shared\" (read float x[86016*B], write float y[86016*B]) threads 512 blocks 1 {\n"
-                 "  shared readwrite float kept2[21504]\n"
-                 "  grid part < 2*B {\n"
-                 "    thread i < 21504 carry (add float 0.0) width 4 {\n"
-                 "      %0 = load x[i + 43008*part]\n"
-                 "      yield %0\n"
-                 "    }\n"
-                 "    %1 = reduce i[0]\n"
-                 "    thread i_2 < 21504 carry (add float %1) width 4 blocks 2 {\n"
-                 "      %2 = load x[i_2 + 43008*part + 21504]\n"
-                 "      store kept2[i_2], %2\n"
-                 "      yield %2\n"
-                 "    }\n"
-                 "    %3 = reduce i_2[0]\n"
-                 "    thread k < 21504 width 4 {\n"
-                 "      %4 = load x[k + 43008*part]\n"
-                 "      %5 = mul %4, %3 : float\n"
-                 "      store y[k + 43008*part], %5\n"
-                 "    }\n"
-                 "    thread k_2 < 21504 width 4 {\n"
-                 "      %6 = load kept2[k_2]\n"
-                 "      %7 = mul %6, %3 : float\n"
-                 "      store y[k_2 + 43008*part + 21504], %7\n"
-                 "    }\n"
-                 "  }\n"
-                 "}\n");
+  check_schedule_for("sm_90",
+                     "kernel \"shared\" (read float x[86016*B], write float y[86016*B]) {\n"
+                     "  parallel b < B {\n"
+                     "    serial i < 86016 carry (add float 0.0) {\n"
+                     "      %0 = load x[86016*b + i]\n"
+                     "      yield %0\n"
+                     "    }\n"
+                     "    %1 = reduce i[0]\n"
+                     "    parallel k < 86016 {\n"
+                     "      %2 = load x[86016*b + k]\n"
+                     "      %3 = mul %2, %1 : float\n"
+                     "      store y[86016*b + k], %3\n"
+                     "    }\n"
+                     "  }\n"
+                     "}\n",
+                     "kernel \"shared\" (read float x[86016*B], write float y[86016*B]) threads 512 blocks 1 {\n"
+                     "  shared readwrite float kept2[21504]\n"
+                     "  grid part < 2*B {\n"
+                     "    thread i < 21504 carry (add float 0.0) width 4 {\n"
+                     "      %0 = load x[i + 43008*part]\n"
+                     "      yield %0\n"
+                     "    }\n"
+                     "    %1 = reduce i[0]\n"
+                     "    thread i_2 < 21504 carry (add float %1) width 4 blocks 2 {\n"
+                     "      %2 = load x[i_2 + 43008*part + 21504]\n"
+                     "      store kept2[i_2], %2\n"
+                     "      yield %2\n"
+                     "    }\n"
+                     "    %3 = reduce i_2[0]\n"
+                     "    thread k < 21504 width 4 {\n"
+                     "      %4 = load x[k + 43008*part]\n"
+                     "      %5 = mul %4, %3 : float\n"
+                     "      store y[k + 43008*part], %5\n"
+                     "    }\n"
+                     "    thread k_2 < 21504 width 4 {\n"
+                     "      %6 = load kept2[k_2]\n"
+                     "      %7 = mul %6, %3 : float\n"
+                     "      store y[k_2 + 43008*part + 21504], %7\n"
+                     "    }\n"
+                     "  }\n"
+                     "}\n");
 }
 
 /* Every warp a share of the rows of 32 columns. */

@@ -35,7 +35,8 @@ static void test_described(void **state) {
        KVA_TARGET_GPU,
        16,
        16,
-       KVA_TARGET_FMA | KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA | KVA_TARGET_STORE_MATRIX},
+       KVA_TARGET_FMA | KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA | KVA_TARGET_STORE_MATRIX |
+           KVA_TARGET_CLUSTERS},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     kva_target t = describe(&rows[i].options);

@@ -92,8 +92,6 @@ SATURATED(f32z)
 #define ROWS_SINGLE(T, t)               \
   ROW("min.NaN", T, "ttt", min_nan_##t) \
   ROW("max.NaN", T, "ttt", max_nan_##t) \
-  ROW("div.full", T, "ttt", div_##t)    \
-  ROW("div.approx", T, "ttt", div_##t)  \
   ROW("add.sat", T, "ttt", add_sat_##t) \
   ROW("sub.sat", T, "ttt", sub_sat_##t) \
   ROW("mul.sat", T, "ttt", mul_sat_##t) \

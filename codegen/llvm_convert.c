@@ -196,10 +196,57 @@ static LLVMValueRef encode_bf16(kva_emit *e, LLVMValueRef v) {
   return LLVMBuildTrunc(e->b, code, kva_ll_like(LLVMInt16TypeInContext(e->ctx), v), "");
 }
 
+/* ---- pairs ---------------------------------------------------------------------------------------------------------
+ * GPUs have 16-bit elements in pairs, in registers of 32 bits: one instruction widens one of them, or rounds both. */
+
+static bool in_pairs(kva_emit *e, LLVMValueRef v) {
+  return kva_ll_is_gpu(e) && kva_ll_is_vector(v) && LLVMGetVectorSize(LLVMTypeOf(v)) % 2 == 0;
+}
+
+static LLVMTypeRef words_of(kva_emit *e, LLVMValueRef v) {
+  return LLVMVectorType(LLVMInt32TypeInContext(e->ctx), LLVMGetVectorSize(LLVMTypeOf(v)) / 2);
+}
+
+/* Assembly, because LLVM would add a move of the bits to a register of floats. */
+static LLVMValueRef decode_bf16_pairs(kva_emit *e, LLVMValueRef v) {
+  LLVMTypeRef f32 = LLVMFloatTypeInContext(e->ctx);
+  LLVMValueRef words = LLVMBuildBitCast(e->b, v, words_of(e, v), "");
+  unsigned n = LLVMGetVectorSize(LLVMTypeOf(v));
+  LLVMValueRef result = LLVMGetPoison(LLVMVectorType(f32, n));
+  for (unsigned i = 0; i < n; i++) {
+    LLVMValueRef word = LLVMBuildExtractElement(e->b, words, kva_ll_i64(e, i / 2), "");
+    const char *text = i % 2 ? "and.b32 $0, $1, 0xffff0000;" : "shl.b32 $0, $1, 16;";
+    LLVMValueRef x = kva_ll_assembly(e, true, text, "=f,r", f32, 1, &word);
+    result = LLVMBuildInsertElement(e->b, result, x, kva_ll_i64(e, i), "");
+  }
+  return result;
+}
+
+static LLVMValueRef round_pairs(kva_emit *e, LLVMValueRef v, bool half, LLVMTypeRef type) {
+  const char *name = half ? "llvm.nvvm.ff2f16x2.rn" : "llvm.nvvm.ff2bf16x2.rn";
+  LLVMTypeRef words = words_of(e, v);
+  LLVMValueRef result = LLVMGetPoison(words);
+  for (unsigned w = 0; w < LLVMGetVectorSize(words); w++) {
+    LLVMValueRef pair[] = {LLVMBuildExtractElement(e->b, v, kva_ll_i64(e, 2 * w + 1), ""),
+                           LLVMBuildExtractElement(e->b, v, kva_ll_i64(e, 2 * w), "")};
+    LLVMValueRef word = kva_ll_intrinsic(e, name, 0, NULL, 2, pair);
+    word = LLVMBuildBitCast(e->b, word, LLVMGetElementType(words), "");
+    result = LLVMBuildInsertElement(e->b, result, word, kva_ll_i64(e, w), "");
+  }
+  return LLVMBuildBitCast(e->b, result, kva_ll_like(type, v), "");
+}
+
+static LLVMValueRef encode_f16(kva_emit *e, LLVMValueRef v) {
+  LLVMTypeRef half = LLVMHalfTypeInContext(e->ctx);
+  return in_pairs(e, v) ? round_pairs(e, v, true, half) : LLVMBuildFPTrunc(e->b, v, kva_ll_like(half, v), "");
+}
+
 /* GPUs have an instruction for it. */
 static LLVMValueRef round_to_bf16(kva_emit *e, LLVMValueRef v) {
+  LLVMTypeRef code = LLVMInt16TypeInContext(e->ctx);
+  if (in_pairs(e, v)) return round_pairs(e, v, false, code);
   LLVMValueRef narrow = LLVMBuildFPTrunc(e->b, v, kva_ll_like(LLVMBFloatTypeInContext(e->ctx), v), "");
-  return LLVMBuildBitCast(e->b, narrow, kva_ll_like(LLVMInt16TypeInContext(e->ctx), v), "");
+  return LLVMBuildBitCast(e->b, narrow, kva_ll_like(code, v), "");
 }
 
 /* ---- storage ----------------------------------------------------------------------------------------------------- */
@@ -209,7 +256,7 @@ LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v)
   switch (storage) {
   case KVA_BOOL: return is_not_zero(e, v, KVA_U8);
   case KVA_F16: return LLVMBuildFPExt(e->b, v, kva_ll_like(kva_ll_type(e, KVA_F32), v), "");
-  case KVA_BF16: return decode_bf16(e, v);
+  case KVA_BF16: return in_pairs(e, v) ? decode_bf16_pairs(e, v) : decode_bf16(e, v);
   case KVA_F8E8M0: return decode_e8m0(e, v);
   case KVA_U4:
   case KVA_U2: return LLVMBuildAnd(e->b, v, kva_ll_int(LLVMTypeOf(v), (1 << kva_dtype_bits(storage)) - 1), "");
@@ -226,7 +273,7 @@ LLVMValueRef kva_ll_to_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v) {
   if (format_of(storage)) return encode(e, format_of(storage), v);
   switch (storage) {
   case KVA_BOOL: return LLVMBuildZExt(e->b, v, kva_ll_like(LLVMInt8TypeInContext(e->ctx), v), "");
-  case KVA_F16: return LLVMBuildFPTrunc(e->b, v, kva_ll_like(LLVMHalfTypeInContext(e->ctx), v), "");
+  case KVA_F16: return encode_f16(e, v);
   case KVA_BF16: return kva_ll_is_gpu(e) ? round_to_bf16(e, v) : encode_bf16(e, v);
   case KVA_F8E8M0: return encode_e8m0(e, v);
   default: return v;

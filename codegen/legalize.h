@@ -4,6 +4,9 @@
 
 #include "ir/kernel.h"
 
+/* For GPUs: exp and div on f32 whose values reach only 16-bit results become near_exp2, near_div, near_logistic.
+ * Idempotent. */
+void kva_legalize_near(kva_kernel *k);
 /* Expands exp, log, sin ... pow on f32 into arithmetic. Idempotent. */
 void kva_legalize_math(kva_kernel *k);
 /* The same on f64, and through f64 on integers, for targets without a C library. Idempotent. */
@@ -48,6 +51,9 @@ static inline kva_kval mb_abs(kva_mb *b, kva_kval x) {
 }
 static inline kva_kval mb_neg(kva_mb *b, kva_kval x) {
   return kva_mb_op(b, KVA_K_neg, 1, x, NULL, NULL);
+}
+static inline kva_kval mb_near_logistic(kva_mb *b, kva_kval x) {
+  return kva_mb_op(b, KVA_K_near_logistic, 1, x, NULL, NULL);
 }
 static inline kva_kval mb_not(kva_mb *b, kva_kval x) {
   return kva_mb_op(b, KVA_K_not, 1, x, NULL, NULL);

@@ -148,24 +148,45 @@ static LLVMValueRef wide_fma(kva_emit *e, LLVMValueRef *v) {
   return LLVMBuildFPTrunc(e->b, LLVMBuildFAdd(e->b, LLVMBuildFMul(e->b, d[0], d[1], ""), d[2], ""), narrow, "");
 }
 
-static LLVMValueRef divide_shortly(kva_emit *e, LLVMValueRef a, LLVMValueRef b) {
-  LLVMValueRef v[] = {a, b};
-  return kva_ll_assembly(e, true, "div.full.f32 $0, $1, $2;", "=f,f,f", LLVMTypeOf(a), 2, v);
+/* A GPU's instruction on floats, lane by lane. */
+static LLVMValueRef near_lanes(kva_emit *e, const char *text, const char *constraints, uint32_t n, LLVMValueRef *v) {
+  LLVMTypeRef type = LLVMTypeOf(v[0]);
+  if (!kva_ll_is_vector(v[0])) return kva_ll_assembly(e, true, text, constraints, type, n, v);
+  LLVMValueRef result = LLVMGetPoison(type), args[2];
+  for (unsigned i = 0; i < LLVMGetVectorSize(type); i++) {
+    LLVMValueRef lane = kva_ll_i64(e, i);
+    for (uint32_t a = 0; a < n; a++) args[a] = LLVMBuildExtractElement(e->b, v[a], lane, "");
+    LLVMValueRef x = kva_ll_assembly(e, true, text, constraints, LLVMGetElementType(type), n, args);
+    result = LLVMBuildInsertElement(e->b, result, x, lane, "");
+  }
+  return result;
+}
+
+static LLVMValueRef near_div(kva_emit *e, LLVMValueRef *v) {
+  if (!kva_ll_is_gpu(e)) return LLVMBuildFDiv(e->b, v[0], v[1], "");
+  return near_lanes(e, "div.full.f32 $0, $1, $2;", "=f,f,f", 2, v);
+}
+
+static LLVMValueRef near_exp2(kva_emit *e, LLVMValueRef *v) {
+  if (!kva_ll_is_gpu(e)) return kva_ll_libcall(e, "exp2f", 1, v);
+  return near_lanes(e, "ex2.approx.f32 $0, $1;", "=f,f", 1, v);
+}
+
+/* Flushing what is below 2^-126 to 0 saves the machine some eight instructions. */
+static LLVMValueRef near_logistic(kva_emit *e, LLVMValueRef *v) {
+  static const char text[] = "{ .reg .f32 x; ex2.approx.ftz.f32 x, $1; add.ftz.f32 x, x, 0f3F800000; "
+                             "rcp.approx.ftz.f32 $0, x; }";
+  if (kva_ll_is_gpu(e)) return near_lanes(e, text, "=f,f", 1, v);
+  LLVMValueRef one = LLVMConstReal(LLVMTypeOf(v[0]), 1);
+  return LLVMBuildFDiv(e->b, one, LLVMBuildFAdd(e->b, near_exp2(e, v), one, ""), "");
 }
 
 /* Division that rounds correctly is a subroutine on NVIDIA GPUs. Where products of warpgroups are on their way, which
  * kernels with tensor maps have, a relocatable compilation (nvJitLink's) waits for each of them because of the call
- * (note C7509): such kernels take the division of 2 ulps. */
+ * (note C7509): such kernels take near_div. */
 static LLVMValueRef divide(kva_emit *e, kva_dtype t, LLVMValueRef *v) {
-  if (!kva_ll_is_gpu(e) || !e->k->maps.len || t != KVA_F32) return LLVMBuildFDiv(e->b, v[0], v[1], "");
-  if (!kva_ll_is_vector(v[0])) return divide_shortly(e, v[0], v[1]);
-  LLVMValueRef result = LLVMGetPoison(LLVMTypeOf(v[0]));
-  for (unsigned i = 0; i < LLVMGetVectorSize(LLVMTypeOf(v[0])); i++) {
-    LLVMValueRef lane = kva_ll_i64(e, i), a = LLVMBuildExtractElement(e->b, v[0], lane, "");
-    LLVMValueRef q = divide_shortly(e, a, LLVMBuildExtractElement(e->b, v[1], lane, ""));
-    result = LLVMBuildInsertElement(e->b, result, q, lane, "");
-  }
-  return result;
+  bool near = kva_ll_is_gpu(e) && e->k->maps.len && t == KVA_F32;
+  return near ? near_div(e, v) : LLVMBuildFDiv(e->b, v[0], v[1], "");
 }
 
 static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
@@ -174,6 +195,9 @@ static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueR
   case KVA_K_sub: return LLVMBuildFSub(e->b, v[0], v[1], "");
   case KVA_K_mul: return LLVMBuildFMul(e->b, v[0], v[1], "");
   case KVA_K_div: return divide(e, t, v);
+  case KVA_K_near_div: return near_div(e, v);
+  case KVA_K_near_exp2: return near_exp2(e, v);
+  case KVA_K_near_logistic: return near_logistic(e, v);
   case KVA_K_neg: return LLVMBuildFNeg(e->b, v[0], "");
   case KVA_K_rem: return kva_ll_libcall(e, t == KVA_F32 ? "fmodf" : "fmod", 2, v);
   case KVA_K_isnan: return LLVMBuildFCmp(e->b, LLVMRealUNO, v[0], v[0], "");

@@ -67,6 +67,7 @@ ON_KERNEL(blocks, kva_sched_gpu_blocks(job->kernel, job->target))
 ON_KERNEL(keep_long, kva_sched_gpu_long(job->kernel, job->target))
 ON_KERNEL(registers, kva_sched_gpu_registers(job->kernel, job->target))
 ON_KERNEL(stage, kva_sched_stage(job->kernel))
+ON_KERNEL(near, kva_legalize_near(job->kernel))
 ON_KERNEL(math, kva_legalize_math(job->kernel))
 ON_KERNEL(math_f64, kva_legalize_math_f64(job->kernel))
 ON_KERNEL(rem, kva_legalize_rem(job->kernel))
@@ -162,6 +163,7 @@ static kva_status place_threads(kva_kernel_job *job) {
 static kva_status schedule_gpu(kva_kernel_job *job) {
   KVA_TRY(place_threads(job));
   KVA_TRY(run(job, KVA_KERNEL_PASS_stage));
+  KVA_TRY(run(job, KVA_KERNEL_PASS_near));
   KVA_TRY(run(job, KVA_KERNEL_PASS_math));
   KVA_TRY(run(job, KVA_KERNEL_PASS_math_f64));
   KVA_TRY(run(job, KVA_KERNEL_PASS_rem));

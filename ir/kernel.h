@@ -58,6 +58,8 @@ struct kva_kbuf {
   X(mulhi, 2) /* high half of the unsigned product (u32) */                                                        \
   /* i32: c + the sum of the four products of a byte of a, unsigned, and the byte of b there, signed; wraps */     \
   X(dot4, 3)                                                                                                       \
+  /* f32: a / b and 2^a to 2 units in the last place, 1 / (1 + 2^a) to 4, or 0 where that is below 2^-126 */       \
+  X(near_div, 2) X(near_exp2, 1) X(near_logistic, 1)                                                               \
   X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                  \
   X(isnan, 1) /* -> bool */                                                                                        \
   /* x from KVA_FAR_ANGLE on and finite: its difference to the nearest multiple q of pi/2; q modulo 4, as bits. */ \

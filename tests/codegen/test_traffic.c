@@ -24,11 +24,12 @@ typedef struct traffic_case {
   const char *text; /* REAL stands for the type; gradients are those of output 0 by the states */
   int64_t rows;     /* the value of every shape symbol */
   bool gradients;
-  bool large;    /* without KVA_BENCH once in each type: both machines get the same code */
-  int gathers;   /* input of which only what the output holds is needed, + 1 */
-  int documents; /* input that numbers the documents of rows, + 1 */
-  int frequent;  /* input every other index of which is the same, + 1 */
-  bool clusters; /* blocks share its rows where a target has clusters; elsewhere their end is read again */
+  bool large;          /* without KVA_BENCH once in each type: both machines get the same code */
+  int gathers;         /* input of which only what the output holds is needed, + 1 */
+  int documents;       /* input that numbers the documents of rows, + 1 */
+  int frequent;        /* input every other index of which is the same, + 1 */
+  double instructions; /* at most so many for an element of 16 bits; 0: not compared */
+  bool clusters;       /* blocks share its rows where a target has clusters; elsewhere their end is read again */
 } traffic_case;
 
 /* declared, argument: of the documents of rows, or nothing. */
@@ -98,6 +99,7 @@ static const traffic_case cases[] = {
      .rows = 64},
     {.name = "swiglu",
      .text = "f (REAL[B, 1408] x, REAL[B, 1408] y) => (REAL[B, 1408] z) { z = kv.mul(kv.silu(x), y) }",
+     .instructions = 15,
      .rows = 64},
     {.name = "swiglu backward",
      .text = "state REAL[64, 1408] \"x\" : param ~ zeros\n"
@@ -107,6 +109,7 @@ static const traffic_case cases[] = {
              "  y = kv.state_read <state = \"y\"> ()\n"
              "  l = kv.reduce_sum <keepdims = false> (kv.mul(kv.mul(kv.silu(x), y), dz))\n"
              "}",
+     .instructions = 20,
      .rows = 64,
      .gradients = true},
     {.name = "rms_norm and residual",
@@ -205,15 +208,15 @@ static const traffic_case cases[] = {
     DOCUMENTS("kv_shift and rope of documents, unknown length", "4", "T", "4"),
     DOCUMENTS_BACKWARD("kv_shift and rope backward of documents", "4", "256", "4"),
     DOCUMENTS_BACKWARD("kv_shift and rope backward of documents, unknown length", "4", "T", "4"),
-    CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192"),
-    CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919"),
-    CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000"),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers", "4", "50000"),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers, odd", "4", "50257"),
+    CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192", .instructions = 22),
+    CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919", .instructions = 24),
+    CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000", .instructions = 20),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers", "4", "50000", .instructions = 20),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers, odd", "4", "50257", .instructions = 20),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond a block", "4", "70000", .clusters = true),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003", .clusters = true),
     CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256", .clusters = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, 100277", "4", "100277", .clusters = true),
+    CROSS_ENTROPY("cross_entropy and its gradient, 100277", "4", "100277", .clusters = true, .instructions = 20),
     CROSS_ENTROPY("cross_entropy and its gradient, 200019", "4", "200019", .clusters = true),
     CROSS_ENTROPY("cross_entropy and its gradient, 262144", "2", "262144", .clusters = true),
     {.name = "softmax, 160000",
@@ -358,6 +361,7 @@ static void compare(const char *name, const kva_ref_tensor *want, const kva_ref_
 
 typedef struct measured {
   double ratio, conflicts;
+  double instructions; /* for an element of the largest result */
   uint64_t minimum;
   uint32_t launches;
 } measured;
@@ -368,6 +372,12 @@ static uint64_t minimum_of(const traffic_case *c, uint32_t n_in, kva_ref_tensor 
   for (uint32_t i = 0; i < n_in; i++) sum += bytes_of(c->gathers == (int)i + 1 ? out[0] : in[i]);
   for (uint32_t i = 0; i < n_out; i++) sum += bytes_of(out[i]);
   return sum;
+}
+
+static double largest_of(uint32_t n, kva_ref_tensor *const *w) {
+  int64_t largest = 1;
+  for (uint32_t i = 0; i < n; i++) largest = w[i]->n > largest ? w[i]->n : largest;
+  return (double)largest;
 }
 
 static integers integers_of(const traffic_case *c, uint32_t input) {
@@ -406,6 +416,7 @@ static measured measure(const traffic_case *c, const char *type, const char *arc
   const kva_ptx_traffic *t = &run.traffic;
   measured r = {.minimum = minimum_of(c, n_in, in, n_out, got), .launches = run.launches};
   r.ratio = 32.0 * (double)(t->load_sectors + t->store_sectors) / (double)r.minimum;
+  r.instructions = (double)t->instructions / largest_of(n_out, got);
   r.conflicts = t->ideal_wavefronts ? (double)t->wavefronts / (double)t->ideal_wavefronts : 1;
   for (uint32_t i = 0; i < n_in; i++) kva_ref_tensor_free(in[i]);
   for (uint32_t i = 0; i < n_out; i++) kva_ref_tensor_free(want[i]), kva_ref_tensor_free(got[i]);
@@ -427,10 +438,12 @@ static void run_table(const char *type, const char *arch) {
     measured r = measure(&cases[i], type, arch);
     bool again = cases[i].clusters && !kva_target_has(kva_target_gpu(arch), KVA_TARGET_CLUSTERS);
     bool bad = r.ratio > (again ? READ_AGAIN : MAX_RATIO) || r.conflicts > MAX_CONFLICTS;
+    bad |= cases[i].instructions && strcmp(type, "float") && r.instructions > cases[i].instructions;
     above += bad;
     if (bad || getenv("KVA_BENCH"))
-      print_message("%-48s %-8s %-7s %8.1f KiB x %.3f, %u launches, bank conflicts %.2f%s\n", cases[i].name, type, arch,
-                    (double)r.minimum / 1024, r.ratio, r.launches, r.conflicts, bad ? "  ABOVE" : "");
+      print_message("%-48s %-8s %-7s %8.1f KiB x %.3f, %u launches, bank conflicts %.2f, %.1f instructions%s\n",
+                    cases[i].name, type, arch, (double)r.minimum / 1024, r.ratio, r.launches, r.conflicts,
+                    r.instructions, bad ? "  ABOVE" : "");
   }
   assert_int_equal(above, 0);
 }

@@ -143,6 +143,7 @@ static void add_traffic(kva_ptx_traffic *t, const kva_ptx_counters *c) {
   t->store_sectors += c->global_store_sectors;
   t->wavefronts += c->shared_wavefronts;
   t->ideal_wavefronts += c->shared_wavefronts_ideal;
+  t->instructions += c->thread_instructions;
 }
 
 static void visit(run *r, const step *s, kva_ptx_step *launch) {

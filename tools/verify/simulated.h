@@ -9,6 +9,7 @@
 typedef struct kva_ptx_traffic {
   uint64_t load_sectors, store_sectors;  /* of 32 bytes */
   uint64_t wavefronts, ideal_wavefronts; /* of shared memory */
+  uint64_t instructions;                 /* of threads */
 } kva_ptx_traffic;
 
 enum { KVA_PTX_UNWRITTEN = 0xA5, KVA_PTX_MAX_RESULTS = 8 };

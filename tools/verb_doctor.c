@@ -23,6 +23,7 @@ typedef struct findings {
   const kva_target *cpu_target; /* NULL: none */
   long cpus;
   char ptxas[512], ptxas_version[64]; /* "" : none */
+  char jit_linker[512];               /* "" : none */
   kva_gpu_report gpu;
   kva_mpi mpi;            /* version "": none */
   const kva_cache *cache; /* NULL: cache_reason */
@@ -49,6 +50,7 @@ static void look(findings *f, kva_arena *arena) {
   f->cpus = sysconf(_SC_NPROCESSORS_ONLN);
   if (!kva_find_ptxas(f->ptxas, sizeof f->ptxas)) *f->ptxas = 0;
   read_ptxas_version(f);
+  if (!kva_find_jit_linker(f->jit_linker, sizeof f->jit_linker)) *f->jit_linker = 0;
   kva_gpu_query(&f->gpu);
   if (kva_mpi_load(NULL, &f->mpi) != KVA_OK) f->mpi = (kva_mpi){0};
   f->cache = kva_user_cache(arena, &f->cache_reason);
@@ -160,6 +162,7 @@ static void print_text(const findings *f) {
     printf("ptxas        %s, %s\n", *f->ptxas_version ? f->ptxas_version : "version unknown", f->ptxas);
   else
     printf("ptxas        none\n");
+  printf("nvJitLink    %s\n", *f->jit_linker ? f->jit_linker : "none");
   print_mpi(&f->mpi);
   print_cache(f);
   print_libraries();
@@ -272,6 +275,8 @@ static void print_json(const findings *f) {
   add_string(&out, "path", f->ptxas);
   kva_text_add(&out, ", ");
   add_string(&out, "version", f->ptxas_version);
+  kva_text_add(&out, "}, \"nvjitlink\": {");
+  add_string(&out, "path", f->jit_linker);
   kva_text_add(&out, "}, \"mpi\": {");
   add_string(&out, "path", f->mpi.path);
   kva_text_add(&out, ", ");

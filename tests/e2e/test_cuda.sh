@@ -41,6 +41,13 @@ says "$site/libcublasLt.so.13"
 KVASIR_CACHE=off KVASIR_CUBLASLT_LIBRARY="" VIRTUAL_ENV=$work expect 0 doctor # no other line has that folder
 grep -qF "$work" "$work/out" && fail "cuBLASLt of nowhere"
 
+# nvJitLink of that environment, which test_jit_linker.sh uses.
+touch "$site/libnvJitLink.so.13"
+VIRTUAL_ENV=$work/env expect 0 doctor
+says "nvJitLink    $site/libnvJitLink.so.13"
+VIRTUAL_ENV=$work/env expect 0 doctor --json
+says "\"nvjitlink\": {\"path\": \"$site/libnvJitLink.so.13\"}"
+
 # The GPU's memory is the limit; what is free of it now is worth a warning. The weights take 2.4 MiB.
 wide=(models/mlp.kv -D d=1 -D layers=2 -D hidden=800 -D vocab=2 --pin B=1 --pin T=1 --device cuda)
 export FAKE_CUDA_MEMORY=4

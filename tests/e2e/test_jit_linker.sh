@@ -5,11 +5,7 @@
 # here. Machine code of ptxas has none of that (test_assembler.sh).
 . "$(dirname "$0")/support.sh"
 command -v python3 >/dev/null || { echo "SKIP: no python3" && exit 77; }
-library=
-for file in "${VIRTUAL_ENV:-/nowhere}"/lib/python3*/site-packages/nvidia/*/lib/libnvJitLink.so.1[23] \
-  /usr/local/cuda/lib*/libnvJitLink.so.1[23] /usr/local/lib/python3*/*-packages/nvidia/*/lib/libnvJitLink.so.1[23]; do
-  [ ! -e "$file" ] || { library=$file && break; }
-done
+library=$("$KVASIR" doctor --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["nvjitlink"]["path"] or "")')
 [ -n "$library" ] || { echo "SKIP: no libnvJitLink (CUDA toolkit, or nvidia-nvjitlink of the Python in VIRTUAL_ENV)" && exit 77; }
 
 expect 0 build models/lm.kv -D preset=1.5B -D layers=2 --pin B=4 --pin T=2048 --train --precision bf16 --target sm_90a \

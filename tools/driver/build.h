@@ -22,6 +22,8 @@ KVA_MUST_USE kva_status kva_move_weights(kva_artifact *a, const char *path, kva_
 int kva_run_program(const char *const *argv, int *out_state);
 /* Looks in $KVASIR_PTXAS, PATH, then toolkit folders. false: not found. */
 bool kva_find_ptxas(char *out, size_t size);
+/* nvJitLink, the toolkit's or a Python package's (nvidia-nvjitlink): compiles PTX as a driver may (tests compare). */
+bool kva_find_jit_linker(char *out, size_t size);
 /* A cubin for `arch` from PTX, in the arena. KVA_MISSING without ptxas. */
 KVA_MUST_USE kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kva_arena *arena, kva_diag *diag,
                                          kva_file_part *out_cubin);

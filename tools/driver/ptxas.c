@@ -4,6 +4,7 @@
 #include "runtime/base/platform.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -21,6 +22,25 @@ bool kva_find_ptxas(char *out, size_t size) {
   }
   snprintf(out, size, "/usr/local/cuda/bin/ptxas");
   return access(out, X_OK) == 0;
+}
+
+/* The last match of a pattern in a folder. */
+static bool find_in(const char *folder, const char *pattern, char *out, size_t size) {
+  char path[512];
+  glob_t files;
+  int n = folder && *folder ? snprintf(path, sizeof path, "%s/%s", folder, pattern) : 0;
+  if (n <= 0 || n >= (int)sizeof path || glob(path, 0, NULL, &files) != 0) return false;
+  snprintf(out, size, "%s", files.gl_pathv[files.gl_pathc - 1]);
+  globfree(&files);
+  return true;
+}
+
+bool kva_find_jit_linker(char *out, size_t size) {
+  static const char toolkit[] = "lib*/libnvJitLink.so.1[23]",
+                    python[] = "lib/python3*/*-packages/nvidia/*/lib/libnvJitLink.so.1[23]";
+  return find_in(getenv("VIRTUAL_ENV"), python, out, size) || find_in(getenv("CONDA_PREFIX"), python, out, size) ||
+         find_in("/usr/local/cuda", toolkit, out, size) || find_in("/usr/local", python, out, size) ||
+         find_in("/usr", python, out, size);
 }
 
 static kva_status run(const char *const *argv, kva_diag *diag) {

@@ -10,8 +10,8 @@
  *
  * A box is 128 bytes wide, which the 128-byte swizzle keeps free of bank conflicts: 64 of the depth by the whole tile
  * if the depth is contiguous in memory, else 64 of the tile by the slice's 64 of the depth. Elements past the edges are
- * 0. One producer warp instead of a warpgroup leaves every thread up to 224 registers, so that none need to be moved
- * between warpgroups (setmaxnreg), and all threads can store results at the end. */
+ * 0. One producer warp instead of a warpgroup: registers go to warps in fours, so 288 threads have 168 each, as 384
+ * would. Consumers need no more, none are moved between warpgroups (setmaxnreg), and all threads store results. */
 #include "ir/dialect.h"
 #include "codegen/kernels/nv/contract/contract.h"
 #include "ir/dialect_nv.h"

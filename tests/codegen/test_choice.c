@@ -55,10 +55,17 @@ static const choice_row rows[] = {
   {&cpu, KVA_U8, BYTES("64,96", KVA_I8, "96,80", KVA_I8), "plain", "skinny: integers"},
   {&sm_90a, KVA_BF16, MATMUL("4096,512", "512,4096"), "wgmma", NULL},
   {&sm_90a, KVA_BF16, MATMUL("64,512", "512,64"), "mma", "wgmma: few blocks"},
+  {&sm_90a, KVA_BF16, MATMUL("1280,64", "64,768"), "wgmma", NULL}, /* 60 blocks */
+  {&sm_90a, KVA_BF16, MATMUL("7552,64", "64,128"), "mma", "wgmma: few blocks"}, /* 59 */
+  {&sm_90a, KVA_F16, MATMUL("5,1536,64", "5,64,128"), "wgmma", NULL},
+  {&sm_90a, KVA_F16, MATMUL("5,1536,64", "64,128"), "wgmma", NULL},
   {&sm_90a, KVA_BF16, MATMUL("4096,513", "513,4096"), "mma", "wgmma: no tensor map describes a factor"},
   {&sm_90, KVA_BF16, MATMUL("4096,512", "512,4096"), "mma", "wgmma: no warpgroup mma"},
   {&sm_90a, KVA_F32, MATMUL("4096,512", "512,4096"), "simt", "wgmma: factors not of 16 bits"},
   {&sm_90a, KVA_BF16, TO_FLOAT(matmul, "", "2048,1024", "1024,1024"), "wgmma", NULL},
+  {&sm_90a, KVA_BF16, TO_FLOAT(matmul, "transpose_a=1;", "64,1280", "64,768"), "wgmma", NULL},
+  {&sm_90a, KVA_F16, TO_FLOAT(matmul, "transpose_b=1;", "1280,64", "768,64"), "wgmma", NULL},
+  {&sm_90a, KVA_F16, TO_FLOAT(matmul, "transpose_a=1; transpose_b=1;", "64,1280", "768,64"), "wgmma", NULL},
   {&sm_80, KVA_F16, TO_FLOAT(matmul, "", "67,33", "33,65"), "mma", "wgmma: no warpgroup mma"},
   {&sm_90a, KVA_BF16, TO_FLOAT(conv_weight_grad, "kernel=3,3;", "2,5,8,9", "2,18,6,7"), "mma",
    "wgmma: no tensor map describes a factor"},

@@ -6,6 +6,10 @@
  * beyond, and than 18 in the range of f16. So 8 bits must cancel (7) before a result is off by one unit, and exact
  * arithmetic in f32 is off where 15 (12) do.
  *
+ * A sum of e^(x - m), m the largest x of 16 bits, is off by the mean of 2 + |x - m| units that its terms weigh, less
+ * than 2 + log n for n terms. So are softmax's divisor and the logarithm of cross-entropy, which is a float: an x is
+ * off by 2^15 units itself.
+ *
  * Exact remains what something else depends on: results of other types, comparisons, conversions to integers, functions
  * that jump, and what memory of the kernel or an intrinsic takes. */
 #include "codegen/legalize.h"
@@ -17,6 +21,26 @@ typedef struct reach {
   bool *exact; /* by id */
 } reach;
 
+static bool is_short(kva_dtype t) {
+  return t == KVA_F16 || t == KVA_BF16;
+}
+
+static bool is_element(const kva_kinstr *v) {
+  return v->op == KVA_K_LOAD && is_short(v->buf->dtype);
+}
+
+static bool is_largest(const kva_kinstr *v) {
+  if (v->op != KVA_K_REDUCE) return false;
+  const kva_kcarry *c = &v->loop->carries.data[v->carry];
+  return c->combine == KVA_COMBINE_MAX && is_element(c->yield);
+}
+
+/* e^(x - m) */
+static bool is_term(const kva_kinstr *v) {
+  if (v->op != KVA_K_exp || v->args[0]->op != KVA_K_sub) return false;
+  return is_element(v->args[0]->args[0]) && is_largest(v->args[0]->args[1]);
+}
+
 static void demand(reach *r, kva_kval v) {
   if (r->exact[v->id]) return;
   r->exact[v->id] = true;
@@ -24,11 +48,7 @@ static void demand(reach *r, kva_kval v) {
   if (v->op != KVA_K_REDUCE && v->op != KVA_K_CARRY) return;
   const kva_kcarry *c = &v->loop->carries.data[v->carry];
   demand(r, c->init);
-  demand(r, c->yield);
-}
-
-static bool is_short(kva_dtype t) {
-  return t == KVA_F16 || t == KVA_BF16;
+  demand(r, c->combine == KVA_COMBINE_ADD && is_term(c->yield) ? c->yield->args[0] : c->yield);
 }
 
 /* Small changes of f32 operands change the value little. */

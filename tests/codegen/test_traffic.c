@@ -24,6 +24,7 @@ typedef struct traffic_case {
   const char *text; /* REAL stands for the type; gradients are those of output 0 by the states */
   int64_t rows;     /* the value of every shape symbol */
   bool gradients;
+  bool loss;           /* output 0 remains, before its gradients */
   bool large;          /* without KVA_BENCH once in each type: both machines get the same code */
   int gathers;         /* input of which only what the output holds is needed, + 1 */
   int documents;       /* input that numbers the documents of rows, + 1 */
@@ -85,7 +86,7 @@ typedef struct traffic_case {
             "  loss, lse = kv.cross_entropy (x, targets)\n"                       \
             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"      \
             "}",                                                                  \
-    .gradients = true, __VA_ARGS__                                                \
+    .gradients = true, .loss = true, __VA_ARGS__                                  \
   }
 
 #define GATHER_GRADIENT(title, n, columns, rows)                                                                    \
@@ -289,13 +290,14 @@ static void states_to_inputs(kva_graph *g) {
   }
 }
 
-/* The function returns the gradients of its output by the states instead. */
-static void return_gradients(kva_module *m, kva_function *f, kva_diag *diag) {
+/* The function returns the gradients of its output by the states instead, or behind it. */
+static void return_gradients(kva_module *m, kva_function *f, bool loss, kva_diag *diag) {
   kva_value *grads[MAX_IO] = {NULL}, *outputs[MAX_IO];
   kva_gradients wanted = {f, kva_graph_output(f->graph, 0), grads};
   bool changed = false;
   require(diag, kva_autodiff(m, &(kva_pass_options){.gradients = &wanted}, &changed), f->name);
   uint32_t n = 0;
+  if (loss) outputs[n++] = kva_graph_output(f->graph, 0);
   for (uint32_t s = 0; s < m->states.len; s++)
     if (grads[s]) outputs[n++] = grads[s];
   kva_loc loc = f->graph->last->loc;
@@ -310,7 +312,7 @@ static kva_module *build(const traffic_case *c, const char *type, kva_diag *diag
   require(diag, kva_load_text(text, c->name, &(kva_load_options){0}, diag, &m), c->name);
   free(text);
   kva_function *f = m->functions.data[0];
-  if (c->gradients) return_gradients(m, f, diag);
+  if (c->gradients) return_gradients(m, f, c->loss, diag);
   states_to_inputs(f->graph);
   require(diag, kva_optimize(m, &passes), c->name);
   return m;
@@ -489,7 +491,7 @@ static void check_model(kva_dtype compute, const char *arch, const char *separat
   require(diag, kva_load_model("models/lm.kv", &options, diag, &m), "models/lm.kv");
   kva_function *f = kva_module_find_function(m, "loss");
   assert_non_null(f);
-  return_gradients(m, f, diag);
+  return_gradients(m, f, false, diag);
   states_to_inputs(f->graph);
   require(diag, kva_optimize(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}), "optimize");
   require(diag, kva_prepare(m, &(kva_pass_options){.target = kva_target_gpu("sm_80"), .compute = compute}), "prepare");

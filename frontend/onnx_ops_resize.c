@@ -69,17 +69,22 @@ static void keep_aspect(axis_map *maps, uint32_t n, bool smallest) {
 
 static const char *const policies[] = {"stretch", "not_larger", "not_smaller", NULL};
 
+/* The new extent is v, or v times the old one. */
+static kva_status set_extent(kva_onnx_call *k, bool sized, double v, axis_map *map) {
+  double in = (double)map->in, s = sized ? v / in : v;
+  if (!(s > 0) || s * in > 1e9) return kva_onnx_fail(k, KVA_INVALID, "scale %g of an axis of %g", s, in);
+  map->scale = s;
+  map->out = sized ? (int64_t)v : (int64_t)floor(in * s);
+  return KVA_OK;
+}
+
 static kva_status set_extents(kva_onnx_call *k, const kva_ref_tensor *scales, const kva_ref_tensor *sizes, uint32_t n,
                               axis_map *maps) {
   int policy = 0;
   KVA_TRY(choose(k, "keep_aspect_ratio_policy", "stretch", policies, &policy));
   if (!scales == !sizes) return kva_onnx_fail(k, KVA_INVALID, "expected either scales or sizes");
-  for (uint32_t i = 0; i < n; i++) {
-    double in = (double)maps[i].in, s = scales ? kva_ref_tensor_get(scales, i) : kva_ref_tensor_get(sizes, i) / in;
-    if (!(s > 0) || s * in > 1e9) return kva_onnx_fail(k, KVA_INVALID, "scale %g of an axis of %g", s, in);
-    maps[i].scale = s;
-    maps[i].out = sizes ? (int64_t)kva_ref_tensor_get(sizes, i) : (int64_t)floor(in * s);
-  }
+  for (uint32_t i = 0; i < n; i++)
+    KVA_TRY(set_extent(k, sizes, kva_ref_tensor_get(sizes ? sizes : scales, i), &maps[i]));
   if (sizes && policy) keep_aspect(maps, n, policy == 1);
   return KVA_OK;
 }
@@ -242,15 +247,23 @@ static kva_value *extrapolate(kva_onnx_call *k, const resize *r, const axis_map 
   return kva_onnx_where(k->b, mask, y, kva_scalar_like(k->b, y, r->extrapolation));
 }
 
+static bool fits(const axis_map *a) {
+  return a->in >= 1 && a->out >= 1 && a->out <= MAX_MATRIX && a->in * a->out <= MAX_MATRIX;
+}
+
+static kva_value *resize_axis(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *y, uint32_t axis) {
+  if (a->in == a->out && a->scale == 1 && r->coordinates != CROP_AND_RESIZE) return y;
+  return extrapolate(k, r, a, apply(k, r, a, y, axis), axis);
+}
+
 static kva_status resize_axes(kva_onnx_call *k, const resize *r, const axis_map *maps, uint32_t n,
                               const uint32_t *axes) {
   kva_value *x = kva_onnx_in(k, 0), *y = r->mode == NEAREST ? x : kva_onnx_widen(k->b, x);
   for (uint32_t i = n; i-- > 0;) {
     const axis_map *a = &maps[i];
-    if (a->in < 1 || a->out < 1 || a->out > MAX_MATRIX || a->in * a->out > MAX_MATRIX)
+    if (!fits(a))
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "from %lld to %lld elements", (long long)a->in, (long long)a->out);
-    if (a->in == a->out && a->scale == 1 && r->coordinates != CROP_AND_RESIZE) continue;
-    y = extrapolate(k, r, a, apply(k, r, a, y, axes[i]), axes[i]);
+    y = resize_axis(k, r, a, y, axes[i]);
     if (k->b->failed) return KVA_INVALID;
   }
   return kva_onnx_done(k, kva_cast(k->b, y, x->type->dtype));
@@ -332,6 +345,18 @@ static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const
   return bound_extent(k, length, *scale, 0, out);
 }
 
+/* Whether entry i of the lists makes one number of another: *a then has both, as if all axes were known. */
+static kva_status read_numbers(kva_onnx_call *k, uint32_t i, kva_dim in, const kva_ref_tensor *scales,
+                               const kva_dims *sizes, axis_map *a, bool *out_known) {
+  int64_t size = 0;
+  *out_known = (sizes || scales) && kva_expr_is_const(in, &a->in) && a->in >= 1 &&
+               (!sizes || (kva_expr_is_const(sizes->v[i], &size) && size >= 1));
+  if (!*out_known) return KVA_OK;
+  KVA_TRY(set_extent(k, sizes, sizes ? (double)size : kva_ref_tensor_get(scales, i), a));
+  *out_known = fits(a);
+  return KVA_OK;
+}
+
 /* Some extent or factor is not a number here. at: the input of the scales. */
 static kva_status resize_by_data(kva_onnx_call *k, const resize *of_all, const kva_ref_tensor *roi,
                                  const kva_ref_tensor *scales, uint32_t at, uint32_t n, const uint32_t *axes) {
@@ -348,13 +373,19 @@ static kva_status resize_by_data(kva_onnx_call *k, const resize *of_all, const k
     return kva_onnx_fail(k, KVA_INVALID, "expected scales or sizes for %u axes", n);
   }
   KVA_TRY(common_scale(k, sizes, axes, &common));
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = n; i-- > 0;) {
     axis_map part = {.roi_end = 1};
+    bool known = false;
     kva_dim in = kva_onnx_dim(y, axes[i]), out = NULL;
     if (crops) KVA_TRY(read_roi(k, roi, i, n, &part));
     bool whole = part.roi_start == 0 && part.roi_end == 1 && !common;
     if (whole && scales && !sizes && kva_ref_tensor_get(scales, i) == 1) continue;
     if (whole && sizes && sizes->v[i] == in) continue;
+    if (!common) KVA_TRY(read_numbers(k, i, in, scales, sizes, &part, &known));
+    if (known) {
+      y = resize_axis(k, of_all, &part, y, axes[i]);
+      continue;
+    }
     scale = common;
     KVA_TRY(common ? bound_extent(k, kva_dim_scalar(k->b, KVA_F64, in), common, 0.5, &out)
                    : extent_by_data(k, i, in, scales, at, sizes, &out, &scale));

@@ -148,6 +148,19 @@ static void convolution_of_the_whole_image(void **state) {
       90);
 }
 
+/* As exporters write it for a symbolic batch: sizes are no constant, but those of the resized axes are numbers. */
+static void known_axes_of_a_resize(void **state) {
+  (void)state;
+  loaded l =
+      load_ok("<opset_import: [\"\" : 17]> g (float[N, 3, 8, 8] x) => (float[N, 3, 16, 16] y) <int64[2] hw = {16, "
+              "16}> { batch = Shape <end = 2> (x) sizes = Concat <axis = 0> (batch, hw) y = Resize <mode = "
+              "\"linear\"> (x, \"\", \"\", sizes) }",
+              NULL);
+  assert_int_equal(count_of(&l, KVA_OP_matmul), 1); /* the last axis, of short lines */
+  assert_int_equal(count_of(&l, KVA_OP_floor), 0);  /* positions are constants */
+  unload(&l);
+}
+
 static void operators_in_models(void **state) {
   (void)state;
   ASSERT_RESULT("model m <n = 2> (float[2, 3] x) => (float[3, 2] y) { y = Reshape(Abs(x), [n + 1, -1]) * 1 }", 1, 2, 3,
@@ -371,6 +384,7 @@ int main(void) {
       cmocka_unit_test(pads_crop_first),
       cmocka_unit_test(transforms_of_the_last_axis_are_one_product),
       cmocka_unit_test(convolution_of_the_whole_image),
+      cmocka_unit_test(known_axes_of_a_resize),
       cmocka_unit_test(operators_in_models),
       cmocka_unit_test(symbolic_shapes),
       cmocka_unit_test(products_of_bytes),

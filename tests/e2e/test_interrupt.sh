@@ -2,7 +2,7 @@
 # The tables of exit codes and signals in the man page, row by row: what the tool and built executables do. A trainer that
 # is interrupted has saved its state, and its metrics and report are complete.
 . "$(dirname "$0")/support.sh"
-export ASAN_OPTIONS=allocator_may_return_null=1 # as malloc does
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}allocator_may_return_null=1 # as malloc does
 table() { sed -n "/^\.SH $1/,/^\.SH/p" tools/kvasir.1; }
 mapfile -t codes < <(table "EXIT STATUS" | sed -n 's/^\.B \([0-9][0-9]*\)$/\1/p')
 mapfile -t signals < <(table SIGNALS | sed -n '/^_$/,/^\.TE/p' | grep '^SIG')

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/support.sh"
 : "${KVASIR_FAILING:?the library that fails allocations}"
 # The compiler's allocations are LLVM's, for the most part: with its code in the cache there are a tenth of them.
-export KVASIR_CACHE=$work/cache ASAN_OPTIONS=allocator_may_return_null=1
+export KVASIR_CACHE=$work/cache ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}allocator_may_return_null=1
 # What the loader keeps is no leak; the sanitizer does not see whose it is behind another malloc.
 echo 'leak:ld-linux' >"$work/kept"
 export LSAN_OPTIONS=suppressions=$work/kept:print_suppressions=0

@@ -62,7 +62,7 @@ def limit_memory():
 def run(arguments, folder):
     """(exit code, output); the code is "time" after the time limit and negative for a signal."""
     environment = dict(os.environ, KVASIR_CACHE="off", UBSAN_OPTIONS="exitcode=98",
-                       ASAN_OPTIONS="exitcode=99:allocator_may_return_null=1")
+                       ASAN_OPTIONS="exitcode=99:allocator_may_return_null=1:" + os.environ.get("ASAN_OPTIONS", ""))
     try:
         done = subprocess.run([TOOL] + arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=TIME_LIMIT, preexec_fn=limit_memory, env=environment)

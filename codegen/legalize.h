@@ -32,7 +32,7 @@ kva_kval kva_mb_cast(kva_mb *b, kva_kop convert_or_bitcast, kva_kval x, kva_dtyp
 kva_kval kva_mb_poly(kva_mb *b, kva_kval x, uint32_t n, const double *c);
 
 #define KVA_MB2_OPS(X) \
-  X(add) X(sub) X(mul) X(div) X(lt) X(eq) X(and) X(or) X(xor) X(shl) X(shr) X(far_rest) X(far_quarter)
+  X(add) X(sub) X(mul) X(div) X(min) X(max) X(lt) X(eq) X(and) X(or) X(xor) X(shl) X(shr) X(far_rest) X(far_quarter)
 #define KVA_MB2(name)                                                   \
   static inline kva_kval mb_##name(kva_mb *b, kva_kval x, kva_kval y) { \
     return kva_mb_op(b, KVA_K_##name, 2, x, y, NULL);                   \
@@ -64,12 +64,12 @@ static inline kva_kval mb_sqrt(kva_mb *b, kva_kval x) {
 static inline kva_kval mb_trunc(kva_mb *b, kva_kval x) {
   return kva_mb_op(b, KVA_K_trunc, 1, x, NULL, NULL);
 }
-/* min(x, limit) and max(x, limit) for a constant limit; NaN stays NaN. */
+/* For a constant limit; NaN stays NaN. */
 static inline kva_kval mb_at_most(kva_mb *b, kva_kval x, kva_kval limit) {
-  return mb_select(b, mb_lt(b, limit, x), limit, x);
+  return mb_min(b, x, limit);
 }
 static inline kva_kval mb_at_least(kva_mb *b, kva_kval x, kva_kval limit) {
-  return mb_select(b, mb_lt(b, x, limit), limit, x);
+  return mb_max(b, x, limit);
 }
 static inline kva_kval mb_bits(kva_mb *b, kva_kval x) {
   return kva_mb_cast(b, KVA_K_BITCAST, x, x->dtype == KVA_F32 ? KVA_I32 : KVA_I64);

@@ -88,7 +88,7 @@ static void plain_store(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMVa
   annotate(e, i->buf, s);
 }
 
-/* 8 zero bytes that a scalar load reads if its predicate is false. */
+/* 8 zero bytes that a scalar load reads if its predicate is false, and that a vector's masked load then points to. */
 static LLVMValueRef zeros(kva_emit *e) {
   static const char name[] = "kva.zero";
   LLVMValueRef global = LLVMGetNamedGlobal(e->module, name);
@@ -134,9 +134,18 @@ static LLVMValueRef all_lanes(kva_emit *e, unsigned lanes) {
   return LLVMConstAllOnes(LLVMVectorType(LLVMInt1TypeInContext(e->ctx), lanes));
 }
 
-static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
+/* Lanes that are active and fulfil pred; NULL: all. */
+static LLVMValueRef mask_of(kva_emit *e, LLVMValueRef pred) {
+  LLVMValueRef mask = kva_ll_and(e, e->lanes.mask, pred);
+  return mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL;
+}
+
+/* Where no lane is loaded, the address may lie behind the buffer. A page that is not there costs processors much more
+ * than the load then, although they raise no fault. */
+static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
-  LLVMValueRef pointer = address(e, i->buf, kva_ll_expr(e, i->index), !mask);
+  LLVMValueRef mask = mask_of(e, pred), pointer = address(e, i->buf, kva_ll_expr(e, i->index), !mask);
+  if (pred && !kva_ll_is_vector(pred)) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e), "");
   return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i, type, pointer);
 }
 
@@ -199,12 +208,6 @@ static LLVMValueRef load_for_some(kva_emit *e, const kva_kinstr *i, LLVMValueRef
   return LLVMBuildSelect(e->b, pred, v, LLVMConstNull(LLVMTypeOf(v)), "");
 }
 
-/* Lanes that are active and fulfil pred; NULL: all. */
-static LLVMValueRef mask_of(kva_emit *e, LLVMValueRef pred) {
-  LLVMValueRef mask = kva_ll_and(e, e->lanes.mask, pred);
-  return mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL;
-}
-
 static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMValueRef v;
   switch (reach_of(e, i)) {
@@ -212,7 +215,7 @@ static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pr
     if (pred && kva_ll_is_vector(pred)) return load_for_some(e, i, pred);
     v = load_scalar(e, i, pred);
     break;
-  case CONTIGUOUS: v = load_contiguous(e, i, mask_of(e, pred)); break;
+  case CONTIGUOUS: v = load_contiguous(e, i, pred); break;
   case NEAR: v = load_near(e, i, mask_of(e, pred)); break;
   default: v = load_gather(e, i, mask_of(e, pred));
   }

@@ -35,6 +35,15 @@ accumulators=$(grep 'local readwrite float acc' "$work/out") || fail "no accumul
 expect 0 show "$work/patches.kv" --stage=kernels --cpu x86-64-v4
 says "$accumulators"
 
+# A vector's load under a condition of all lanes takes its address only where it holds: else there may be no page.
+cat >"$work/joined.kv" <<'KV'
+model joined (float[6, 64] x, float[2, 64] y) => (float[8, 64] z) {
+  z = kv.concat <axis = 0> (kv.exp(x), kv.exp(y))
+}
+KV
+expect 0 show "$work/joined.kv" --stage=llvm
+grep -q 'select i1 %[^,]*, ptr %[^,]*, ptr @kva.zero' "$work/out" || fail "a load that is masked off may have any address"
+
 # The training graph has the gradients' and the optimiser's nodes; the 19B plan comes from paper alone.
 expect 0 show models/induction.kv --train
 says "train_step"

@@ -149,6 +149,8 @@ def call(name, *arguments):
     """Calls kvasir_<name>; an error becomes an Error, a warning a KvasirWarning."""
     messages = c_void_p()
     status = getattr(library, "kvasir_" + name)(*arguments, byref(messages))
+    if not status and not messages:
+        return
     try:
         if status:
             raise Error(STATUS[status], library.kvasir_messages_text(messages).decode(errors="replace").rstrip())

@@ -181,6 +181,8 @@ class InferenceSession:
         self._provider = _choose(providers, provider_options)
         self._source = path_or_bytes
         self._model = Model(path_or_bytes, device=_DEVICES[self._provider], **self._options._of_model())
+        self._input_names = [port.name for port in self._model.inputs]
+        self._output_names = [port.name for port in self._model.outputs]
 
     def get_inputs(self):
         return [NodeArg(port) for port in self._model.inputs]
@@ -204,19 +206,17 @@ class InferenceSession:
         """The outputs of these names (None or empty: all) for inputs by name."""
         if run_options is not None and not isinstance(run_options, RunOptions):
             raise TypeError(f"run_options must be RunOptions, found {type(run_options).__name__}")
-        names = [port.name for port in self._model.outputs]
         for name in output_names or ():
-            if name not in names:
-                raise ValueError(f"there is no output {name!r}; there are: {', '.join(names)}")
-        ports = self._model.inputs
+            if name not in self._output_names:
+                raise ValueError(f"there is no output {name!r}; there are: {', '.join(self._output_names)}")
         for name in input_feed:
-            if name not in [port.name for port in ports]:
-                raise ValueError(f"there is no input {name!r}; there are: {', '.join(port.name for port in ports)}")
-        missing = [port.name for port in ports if port.name not in input_feed]
-        if missing:
-            raise ValueError(f"input {missing[0]!r} is missing")
-        results = dict(zip(names, self._model.run([input_feed[port.name] for port in ports])))
-        return [results[name] for name in output_names or names]
+            if name not in self._input_names:
+                raise ValueError(f"there is no input {name!r}; there are: {', '.join(self._input_names)}")
+        for name in self._input_names:
+            if name not in input_feed:
+                raise ValueError(f"input {name!r} is missing")
+        results = self._model.run([input_feed[name] for name in self._input_names])
+        return [results[self._output_names.index(name)] for name in output_names] if output_names else results
 
     def __getattr__(self, name):
         raise AttributeError(f"kvasir.InferenceSession has no {name!r}; it has ONNX Runtime's run, get_inputs, "

@@ -11,7 +11,8 @@ _names = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int3
 # Types that NumPy has only with the package ml_dtypes.
 _ml_names = {16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
              24: "float8_e8m0fnu"}
-_types = {numpy.dtype(name): number for number, name in _names.items()}
+_dtypes = {number: numpy.dtype(name) for number, name in _names.items()}
+_types = {dtype: number for number, dtype in _dtypes.items()}
 
 
 def type_name(number):
@@ -21,8 +22,8 @@ def type_name(number):
 
 def dtype_of(number):
     """The NumPy type of a type of libkvasir."""
-    if number in _names:
-        return numpy.dtype(_names[number])
+    if number in _dtypes:
+        return _dtypes[number]
     if number in _ml_names:
         try:
             import ml_dtypes
@@ -62,7 +63,9 @@ def _from_dlpack(value):
 def to_tensor(value, port):
     """A tensor for an input, and what keeps its memory alive. Arrays must have the input's type; lists and numbers are
     converted to it as far as that keeps their kind."""
-    if isinstance(value, (numpy.ndarray, numpy.generic)):
+    if isinstance(value, numpy.ndarray):
+        array = value
+    elif isinstance(value, numpy.generic):
         array = numpy.asarray(value)
     elif hasattr(value, "__dlpack__"):
         return _from_dlpack(value)
@@ -70,7 +73,9 @@ def to_tensor(value, port):
         array = numpy.asarray(value).astype(dtype_of(port.number), casting="same_kind")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    array = numpy.require(array, requirements=["C", "A"])
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        array = numpy.require(array, requirements=["C", "A"])
     return _tensor(array), array
 
 

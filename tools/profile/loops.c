@@ -22,12 +22,12 @@ enum { BLOCK = KVA_LOOP_BLOCK };
     EACH_CHAIN(STEP)                                                                \
   }                                                                                 \
   EACH_CHAIN(TOTAL)                                                                 \
-  return sum[0];
+  return sum[0]
 
-#define COPY_LOOP(LOAD, STORE, WIDTH)                                  \
-  for (int64_t i = 0; i < bytes; i += BLOCK)                           \
-    _Pragma("GCC unroll 8") for (int64_t j = 0; j < BLOCK; j += WIDTH) \
-        STORE((void *)(to + i + j), LOAD((const void *)(from + i + j)));
+#define COPY_LOOP(LOAD, STORE, WIDTH)                                \
+  for (int64_t i = 0; i < bytes; i += BLOCK)                         \
+  _Pragma("GCC unroll 8") for (int64_t j = 0; j < BLOCK; j += WIDTH) \
+      STORE((void *)(to + i + j), LOAD((const void *)(from + i + j)))
 
 typedef int32_t word4 __attribute__((vector_size(16)));
 typedef int32_t word8 __attribute__((vector_size(32)));
@@ -40,20 +40,22 @@ typedef int32_t word16 __attribute__((vector_size(64)));
   int32_t all = 0;                                                                    \
   for (size_t j = 0; j < BLOCK / sizeof(V); j++)                                      \
     for (size_t k = 0; k < sizeof(V) / 4; k++) all |= sum[j][k];                      \
-  return all;
+  return all
 
 typedef float vec4 __attribute__((vector_size(16)));
 
 #define FMA(a, x, y) ((a) * (x) + (y))
 static float fma_plain(int64_t n) {
-  FMA_LOOP(vec4)
+  FMA_LOOP(vec4);
 }
 #undef FMA
 static void copy_plain(char *to, const char *from, int64_t bytes) {
   memcpy(to, from, (size_t)bytes);
 }
 
-static int32_t read_plain(const char *from, int64_t bytes){READ_LOOP(word4)}
+static int32_t read_plain(const char *from, int64_t bytes) {
+  READ_LOOP(word4);
+}
 
 #if defined(__x86_64__)
 #define AVX512 __attribute__((target("avx512f")))
@@ -74,26 +76,37 @@ VNNI static int32_t dot_avx512(int64_t n) {
 }
 
 #define FMA(a, x, y) _mm512_fmadd_ps(a, x, y)
-AVX512 static float fma_avx512(int64_t n){FMA_LOOP(__m512)}
+AVX512 static float fma_avx512(int64_t n) {
+  FMA_LOOP(__m512);
+}
 #undef FMA
-AVX512 static void copy_avx512(char *to, const char *from,
-                               int64_t bytes){COPY_LOOP(_mm512_load_si512, _mm512_store_si512, 64)} AVX512
-    static void stream_avx512(char *to, const char *from, int64_t bytes) {
-  COPY_LOOP(_mm512_load_si512, _mm512_stream_si512, 64)
+AVX512 static void copy_avx512(char *to, const char *from, int64_t bytes) {
+  COPY_LOOP(_mm512_load_si512, _mm512_store_si512, 64);
+}
+AVX512 static void stream_avx512(char *to, const char *from, int64_t bytes) {
+  COPY_LOOP(_mm512_load_si512, _mm512_stream_si512, 64);
   _mm_sfence();
 }
 
 #define FMA(a, x, y) _mm256_fmadd_ps(a, x, y)
-AVX2 static float fma_avx2(int64_t n){FMA_LOOP(__m256)}
+AVX2 static float fma_avx2(int64_t n) {
+  FMA_LOOP(__m256);
+}
 #undef FMA
-AVX2 static void copy_avx2(char *to, const char *from,
-                           int64_t bytes){COPY_LOOP(_mm256_load_si256, _mm256_store_si256, 32)} AVX2
-    static void stream_avx2(char *to, const char *from, int64_t bytes) {
-  COPY_LOOP(_mm256_load_si256, _mm256_stream_si256, 32)
+AVX2 static void copy_avx2(char *to, const char *from, int64_t bytes) {
+  COPY_LOOP(_mm256_load_si256, _mm256_store_si256, 32);
+}
+AVX2 static void stream_avx2(char *to, const char *from, int64_t bytes) {
+  COPY_LOOP(_mm256_load_si256, _mm256_stream_si256, 32);
   _mm_sfence();
 }
-AVX512 static int32_t read_avx512(const char *from, int64_t bytes){READ_LOOP(word16)} AVX2 static int32_t
-    read_avx2(const char *from, int64_t bytes){READ_LOOP(word8)}
+
+AVX512 static int32_t read_avx512(const char *from, int64_t bytes) {
+  READ_LOOP(word16);
+}
+AVX2 static int32_t read_avx2(const char *from, int64_t bytes) {
+  READ_LOOP(word8);
+}
 #endif
 
 kva_loops kva_find_loops(void) {

@@ -249,64 +249,76 @@ static void test_node_names_are_unique(void **unused) {
   unlink(path);
 }
 
+/* A function that is built, exported and read again. */
+typedef struct round_trip {
+  char path[32];
+  kva_diag *diag;
+  kva_module *m, *again;
+  kva_function *f;
+  kva_builder b;
+} round_trip;
+
+static round_trip trip_create(void) {
+  round_trip t = {.path = "/tmp/kvasir-onnx-XXXXXX", .diag = kva_diag_create()};
+  close(mkstemp(t.path));
+  t.m = kva_module_create(t.diag);
+  t.f = kva_function_create(t.m, "main");
+  t.b = (kva_builder){.m = t.m, .graph = t.f->graph};
+  return t;
+}
+
+static void trip_return(round_trip *t, kva_value *y) {
+  (void)kva_build_node(&t->b, KVA_OP_return, 1, &y, 0, NULL);
+  t->f->output_names = kva_arena_memdup(t->m->arena, (const char *[]){"y"}, sizeof(char *));
+  assert_int_equal(kva_export_onnx(t->m, t->path, NULL, NULL, t->diag), KVA_OK);
+  assert_int_equal(kva_load_model(t->path, NULL, t->diag, &t->again), KVA_OK);
+}
+
+static void trip_free(round_trip *t) {
+  kva_module_destroy(t->again);
+  kva_module_destroy(t->m);
+  kva_diag_destroy(t->diag);
+  unlink(t->path);
+}
+
 /* An attribute of a standard operator is a 32-bit float in the file: what is computed in double reads its decimal. */
 static void test_epsilon_of_doubles(void **unused) {
   (void)unused;
-  char path[] = "/tmp/kvasir-onnx-XXXXXX";
-  close(mkstemp(path));
-  kva_diag *diag = kva_diag_create();
-  kva_module *m = kva_module_create(diag), *again = NULL;
-  kva_function *f = kva_function_create(m, "main");
-  kva_builder b = {.m = m, .graph = f->graph};
+  round_trip t = trip_create();
+  kva_module *m = t.m;
   kva_dim two = constant(m, 2), dims[] = {constant(m, 3), two};
   kva_value *in[5];
   for (int i = 0; i < 5; i++)
-    in[i] = kva_graph_add_input(f->graph, kva_type_tensor(m, KVA_F64, i ? 1 : 2, i ? &two : dims),
+    in[i] = kva_graph_add_input(t.f->graph, kva_type_tensor(m, KVA_F64, i ? 1 : 2, i ? &two : dims),
                                 (const char *[]){"x", "scale", "bias", "mean", "var"}[i]);
-  kva_value *y = kva_build(&b, KVA_OP_batch_norm, 5, in, &(kva_batch_norm_attrs){.eps = 1e-5});
-  (void)kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
-  f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y"}, sizeof(char *));
-  assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
-  assert_int_equal(kva_load_model(path, NULL, diag, &again), KVA_OK);
-  const kva_node *found = again->functions.data[0]->graph->first;
+  kva_value *y = kva_build(&t.b, KVA_OP_batch_norm, 5, in, &(kva_batch_norm_attrs){.eps = 1e-5});
+  trip_return(&t, y);
+  const kva_node *found = t.again->functions.data[0]->graph->first;
   while (found && !kva_is(found, KVA_OP_batch_norm)) found = found->next;
   assert_non_null(found);
   assert_true(((const kva_batch_norm_attrs *)found->attrs)->eps == 1e-5);
-  kva_module_destroy(again);
-  kva_module_destroy(m);
-  kva_diag_destroy(diag);
-  unlink(path);
+  trip_free(&t);
 }
 
 /* kv.pad repeats all of x, where the operator of ONNX repeats what negative amounts leave. */
 static void test_pads_that_crop(void **unused) {
   (void)unused;
-  char path[] = "/tmp/kvasir-onnx-XXXXXX";
-  close(mkstemp(path));
-  kva_diag *diag = kva_diag_create();
-  kva_module *m = kva_module_create(diag), *again = NULL;
-  kva_function *f = kva_function_create(m, "main");
-  kva_builder b = {.m = m, .graph = f->graph};
+  round_trip t = trip_create();
+  kva_module *m = t.m;
   kva_dim four = constant(m, 4), before = constant(m, 1), after = constant(m, -2);
-  kva_value *x = kva_graph_add_input(f->graph, kva_type_tensor(m, KVA_F32, 1, &four), "x");
-  kva_value *y = kva_build(&b, KVA_OP_pad, 1, &x, &(kva_pad_attrs){{1, &before}, {1, &after}, "wrap"});
-  (void)kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
-  f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y"}, sizeof(char *));
-  assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
-  assert_int_equal(kva_load_model(path, NULL, diag, &again), KVA_OK);
+  kva_value *x = kva_graph_add_input(t.f->graph, kva_type_tensor(m, KVA_F32, 1, &four), "x");
+  kva_value *y = kva_build(&t.b, KVA_OP_pad, 1, &x, &(kva_pad_attrs){{1, &before}, {1, &after}, "wrap"});
+  trip_return(&t, y);
   kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, (int64_t[]){4}), *out = NULL;
   for (int i = 0; i < 4; i++) in->f[i] = i;
-  assert_int_equal(kva_ref_run(again, again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL, NULL,
-                               NULL, NULL, diag),
+  assert_int_equal(kva_ref_run(t.again, t.again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL,
+                               NULL, NULL, NULL, t.diag),
                    KVA_OK);
   assert_int_equal(out->n, 3);
   for (int i = 0; i < 3; i++) assert_true(out->f[i] == (i + 3) % 4);
   kva_ref_tensor_free(in);
   kva_ref_tensor_free(out);
-  kva_module_destroy(again);
-  kva_module_destroy(m);
-  kva_diag_destroy(diag);
-  unlink(path);
+  trip_free(&t);
 }
 
 int main(void) {

@@ -3,6 +3,7 @@
  * operator. */
 #include "tests/support/assembler.h"
 #include "tests/support/part.h"
+#include "tests/support/schedule.h"
 #include "ops/ids.h"
 #include "tools/verify/simulated.h"
 
@@ -173,22 +174,9 @@ static void test_large(void **state) {
 
 /* Kernel text before and after. */
 static void check_schedule_for(const char *arch, const char *before, const char *after) {
-  kva_arena *arena = kva_arena_create();
-  kva_diag *diag = kva_diag_create();
-  kva_kernel *k = kva_kernel_parse(arena, kva_expr_ctx_create(arena), before, "before", diag);
-  if (!k) kva_diag_print(diag, stderr);
-  assert_non_null(k);
-  kva_codegen *cg;
-  assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = arch}, diag, &cg), KVA_OK);
-  kva_codegen_schedule(k, kva_codegen_target(cg));
-  assert_int_equal(kva_kernel_verify(k, diag), KVA_OK);
-  kva_text text = {0};
-  kva_kernel_print(k, &text);
+  kva_text text = scheduled_text(arch, before);
   assert_string_equal(text.data, after);
   kva_text_free(&text);
-  kva_codegen_destroy(cg);
-  kva_diag_destroy(diag);
-  kva_arena_destroy(arena);
 }
 
 static void check_schedule(const char *before, const char *after) {
@@ -471,68 +459,6 @@ static void test_shared_rows(void **state) {
                      "}\n");
 }
 
-/* Exponentials and quotients that reach results of 16 bits alone need not be exact. The quotients of a sum that is a
- * result of 32 bits, and what a comparison takes, are exact. */
-static void test_near(void **state) {
-  (void)state;
-  check_schedule(
-      "kernel \"near\" (read float x[64*B], write float16 y[64*B], write float16 z[64*B], write float s[B]) {\n"
-      "  parallel b < B {\n"
-      "    serial i < 64 carry (add float 0.0) {\n"
-      "      %0 = load x[64*b + i]\n"
-      "      %1 = sqrt %0 : float\n"
-      "      %2 = div %0, %1 : float\n"
-      "      yield %2\n"
-      "    }\n"
-      "    %3 = reduce i[0]\n"
-      "    parallel j < 64 {\n"
-      "      %4 = load x[64*b + j]\n"
-      "      %5 = div %4, %3 : float\n"
-      "      store y[64*b + j], %5\n"
-      "      %6 = neg %4 : float\n"
-      "      %7 = exp %6 : float\n"
-      "      %8 = add %7, 1.0 : float\n"
-      "      %9 = div %4, %8 : float\n"
-      "      %10 = div %4, 3.0 : float\n"
-      "      %11 = lt %10, %3 : float\n"
-      "      %12 = select %11, %9, %4 : float\n"
-      "      store z[64*b + j], %12\n"
-      "    }\n"
-      "    store s[b], %3\n"
-      "  }\n"
-      "}\n",
-      "kernel \"near\" (read float x[64*B], write float16 y[64*B], write float16 z[64*B], write float s[B]) threads "
-      "256 blocks 2 {\n"
-      "  grid item < floordiv(B + 15, 16) {\n"
-      "    thread row < min(16, B - 16*item) subgroup 16 {\n"
-      "      thread i < 64 carry (add float 0.0) width 4 {\n"
-      "        %0 = load x[i + 1024*item + 64*row]\n"
-      "        %1 = sqrt %0 : float\n"
-      "        %2 = div %0, %1 : float\n"
-      "        yield %2\n"
-      "      }\n"
-      "      %3 = reduce i[0]\n"
-      "      thread j < 64 width 4 {\n"
-      "        %4 = load x[1024*item + j + 64*row]\n"
-      "        %5 = near_div %4, %3 : float\n"
-      "        store y[1024*item + j + 64*row], %5\n"
-      "        %6 = neg %4 : float\n"
-      "        %7 = mul %6, 1.442695 : float\n"
-      "        %8 = near_logistic %7 : float\n"
-      "        %9 = mul %4, %8 : float\n"
-      "        %10 = div %4, 3.0 : float\n"
-      "        %11 = lt %10, %3 : float\n"
-      "        %12 = select %11, %9, %4 : float\n"
-      "        store z[1024*item + j + 64*row], %12\n"
-      "      }\n"
-      "      thread first < 1 {\n"
-      "        store s[16*item + row], %3\n"
-      "      }\n"
-      "    }\n"
-      "  }\n"
-      "}\n");
-}
-
 /* Every warp a share of the rows of 32 columns. */
 static void test_columns(void **state) {
   (void)state;
@@ -788,9 +714,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_module),      cmocka_unit_test(test_shared_limit),  cmocka_unit_test(test_rows),
       cmocka_unit_test(test_stage),       cmocka_unit_test(test_stage_numbers), cmocka_unit_test(test_long_rows),
-      cmocka_unit_test(test_shared_rows), cmocka_unit_test(test_near),          cmocka_unit_test(test_columns),
-      cmocka_unit_test(test_ordered),     cmocka_unit_test(test_vectors),       cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_ptxas),       cmocka_unit_test(test_large),         cmocka_unit_test(test_wrong_keys),
-      cmocka_unit_test(test_listed),      cmocka_unit_test(test_random)};
+      cmocka_unit_test(test_shared_rows), cmocka_unit_test(test_columns),       cmocka_unit_test(test_ordered),
+      cmocka_unit_test(test_vectors),     cmocka_unit_test(test_in_place),      cmocka_unit_test(test_ptxas),
+      cmocka_unit_test(test_large),       cmocka_unit_test(test_wrong_keys),    cmocka_unit_test(test_listed),
+      cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Attention on tensor cores: values against the reference for the sizes that its tiles must get right (several steps,
  * ragged edges, every width of a head), resources, and what it moves. KVA_TEST_CASE picks an operator. */
+#include "tests/support/level.h"
 #include "tests/support/part.h"
 #include "tools/verify/simulated.h"
 #include "ops/ids.h"
@@ -120,7 +121,7 @@ static void test_values(void **state) {
     if (!in_part(i)) continue;
     if (!is_wide(&cases[i])) check_case(&cases[i], KVA_F32, "sm_80");
     check_case(&cases[i], KVA_BF16, "sm_90a");
-    check_case(&cases[i], KVA_F16, "sm_80");
+    if (!sanitized()) check_case(&cases[i], KVA_F16, "sm_80");
   }
 }
 
@@ -221,11 +222,13 @@ static void run_warpgroups(kva_dtype dtype, bool lazy, uint32_t seed) {
   }
 }
 
+/* Sanitizers see the same code whatever order warps run in. */
 static void test_warpgroups(void **state) {
   (void)state;
+  run_warpgroups(KVA_BF16, true, 7);
+  if (sanitized()) return;
   run_warpgroups(KVA_BF16, false, 0);
   run_warpgroups(KVA_F16, true, 1);
-  run_warpgroups(KVA_BF16, true, 7);
 }
 
 /* Rows leave whole: no sector is stored twice. */

@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "ops/ids.h"
 #include "tests/support/assembler.h"
+#include "tests/support/level.h"
 #include "tools/verify/cases.h"
 
 #include <setjmp.h>
@@ -120,7 +121,7 @@ static void test_registers(void **state) {
 }
 
 int main(void) {
-  if (getenv("KVASIR_SANITIZED")) {
+  if (sanitized()) {
     printf("SKIP: ptxas's report is the same without sanitizers\n");
     return 77;
   }

@@ -1,5 +1,6 @@
 /* Matrix products of blocks of threads: shapes that reach every edge of the tiles, with copies that land early and
  * late; shared memory without conflicts, global memory in whole sectors. */
+#include "tests/support/level.h"
 #include "tools/verify/simulated.h"
 #include "ops/ids.h"
 
@@ -159,6 +160,10 @@ static const traffic traffics[] = {
 
 static void test_traffic(void **state) {
   (void)state;
+  if (sanitized()) {
+    print_message("SKIP: what kernels move is the same without sanitizers\n");
+    skip();
+  }
   for (size_t i = 0; i < sizeof traffics / sizeof *traffics; i++) {
     const traffic *t = &traffics[i];
     kva_case c = {.op = KVA_OP_matmul, .attrs = t->attrs, .in = {{t->a}, {t->b}}};

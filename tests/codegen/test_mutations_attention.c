@@ -1,5 +1,6 @@
 /* Every synchronising instruction of attention's kernels (codegen/kernels/nv/attention) is needed: several steps over
  * the far positions, with and without causality, ragged ends, heads of 64 and of 128. tests/support/ptx_mutate.h */
+#include "tests/support/level.h"
 #include "tests/support/ptx_mutate.h"
 #include "ops/ids.h"
 
@@ -46,7 +47,7 @@ static void test_attention(void **state) {
 }
 
 int main(void) {
-  if (getenv("KVASIR_SANITIZED")) {
+  if (sanitized()) {
     printf(
         "SKIP: what the simulator finds is the same without sanitizers; codegen.mutations_contract runs with them\n");
     return 77;

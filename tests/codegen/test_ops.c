@@ -49,7 +49,7 @@ static void test_host(void **state) {
 
 static void test_avx2(void **state) {
   (void)state;
-  if (getenv("KVASIR_SANITIZED")) {
+  if (sanitized()) {
     print_message("SKIP: sanitizers see the same code for every width of vectors\n");
     skip();
   }

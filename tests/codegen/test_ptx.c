@@ -2,6 +2,7 @@
  * reference; ptxas, where there is one, assembles it; schedules are what they should be. KVA_TEST_CASE=name picks an
  * operator. */
 #include "tests/support/assembler.h"
+#include "tests/support/level.h"
 #include "tests/support/part.h"
 #include "tests/support/schedule.h"
 #include "ops/ids.h"
@@ -36,12 +37,17 @@ static void run_typed(const kva_case *c, kva_dtype dtype, kva_ptx_run *run, tall
   run_case(c, dtype, run, t);
 }
 
+/* Sanitizers see every third type of each case: the element type leads to few other lines of the compiler. */
+static bool has_turn(uint32_t i, int type) {
+  return !sanitized() || (i + (uint32_t)type) % 3 == 0;
+}
+
 static void run_listed(const kva_case_table *table, kva_ptx_run *run, tally *t) {
   for (uint32_t i = 0; i < table->n; i++) {
     const kva_case *c = &table->cases[i];
     kva_dtype_set set = kva_case_dtypes(c);
     for (int type = 0; wanted(c->op) && in_part(i) && type < KVA_DTYPE_COUNT; type++)
-      if (kva_dtype_in(set, (kva_dtype)type)) run_typed(c, (kva_dtype)type, run, t);
+      if (kva_dtype_in(set, (kva_dtype)type) && has_turn(i, type)) run_typed(c, (kva_dtype)type, run, t);
   }
 }
 
@@ -79,7 +85,8 @@ static void test_random(void **state) {
     if (!wanted((kva_op_id)op) || !in_part((uint64_t)op)) continue;
     if (!set) run_random((kva_op_id)op, KVA_DTYPE_NONE, 12, &run, &t);
     for (int type = 0; type < KVA_DTYPE_COUNT; type++)
-      if (kva_dtype_in(set, (kva_dtype)type)) run_random((kva_op_id)op, (kva_dtype)type, 2, &run, &t);
+      if (kva_dtype_in(set, (kva_dtype)type) && has_turn((uint32_t)op, type))
+        run_random((kva_op_id)op, (kva_dtype)type, 2, &run, &t);
   }
   finish("random", &run, &t);
 }
@@ -653,7 +660,6 @@ static void test_shared_limit(void **state) {
   }
 }
 
-/* The remainder of f64 has no code: a diagnostic, and the process lives. */
 /* ---- ptxas ------------------------------------------------------------------------------------------------------- */
 
 static void add_node(kva_codegen *cg, kva_arena *arena, const kva_node *n) {
@@ -702,7 +708,7 @@ static void test_ptxas(void **state) {
     print_message("SKIP: no ptxas on PATH\n");
     skip();
   }
-  if (getenv("KVASIR_SANITIZED")) {
+  if (sanitized()) {
     print_message("SKIP: ptxas says the same without sanitizers\n");
     skip();
   }

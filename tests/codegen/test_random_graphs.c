@@ -206,7 +206,7 @@ static uint32_t env(const char *name, uint32_t value) {
 }
 
 static void check_kind(graph_kind kind, const char *name, uint32_t few) {
-  tally t = {.kind = kind, .wanted = env(name, getenv("KVASIR_SANITIZED") ? few / 10 : few)};
+  tally t = {.kind = kind, .wanted = env(name, sanitized() ? few / 10 : few)};
   run_kind(&t, env("KVA_TEST_FIRST", 1));
   print_tally(&t);
   assert_int_equal(t.wrong, 0);

@@ -6,6 +6,7 @@
 #include "frontend/frontend.h"
 #include "ops/ids.h"
 #include "passes/passes.h"
+#include "tests/support/level.h"
 #include "tests/support/part.h"
 #include "tools/verify/simulated.h"
 
@@ -542,7 +543,7 @@ static void test_bfloat16_sm_90a(void **state) {
 }
 
 int main(void) {
-  if (getenv("KVASIR_SANITIZED")) {
+  if (sanitized()) {
     printf("SKIP: what kernels move is the same without sanitizers\n");
     return 77;
   }

@@ -36,8 +36,10 @@ agree() { grep -v '"training"' "$work/$1/results.jsonl" | grep '"result": "agree
 fake=()
 check 3 -o none A --no-times
 says "no NVIDIA driver"
-check 0 -o simulated A --no-times --device ptxsim --only kv.kv_shift
-grep -q '^operator: [1-9][0-9]* agree, 0 wrong' "$work/out" || fail "no operator was checked"
+if [ -z "${KVASIR_SANITIZED:-}" ]; then # the stand-in for a driver is the same simulator
+  check 0 -o simulated A --no-times --device ptxsim --only kv.kv_shift
+  grep -q '^operator: [1-9][0-9]* agree, 0 wrong' "$work/out" || fail "no operator was checked"
+fi
 
 # Everything agrees, by machine code and by PTX.
 fake=("KVASIR_CUDA_LIBRARY=$KVASIR_FAKE_CUDA" "KVASIR_CUBLASLT_LIBRARY=$KVASIR_FAKE_CUDA")

@@ -60,6 +60,26 @@ def test_memory():
     assert np.array_equal(np.from_dlpack(model(x)), y)
 
 
+def test_repeated():
+    model = kvasir.load(line)
+    columns = np.ascontiguousarray(x.T)
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    for value in (x, x, x + 1, x[:2], x[:2], x[:0], x[:0], fixed, fixed, columns.T, columns.T, x.astype(">f4"), x.tolist(), x):
+        expected = kvasir.load(line)(np.array(value, np.float32))
+        assert np.array_equal(model(value), expected), value
+    for values in ([], [x, x]):
+        with fails(TypeError, f"{len(values)} inputs"):
+            model.run(values)
+        assert model(x).shape == (5, 2)
+    with fails(kvasir.Error, "must be float"):
+        model(x.astype(np.float64))
+    assert np.array_equal(model(x), model(x))
+    chosen = kvasir.load(kv("float[N] x", "int64[1, K] places", "places = ai.onnx.NonZero(x)"))
+    for value, places in (([0, 1, 0], [[1]]), ([1, 1, 0], [[0, 1]]), ([0, 0, 0], [[]]), ([1, 0, 1], [[0, 2]])):
+        assert chosen(np.array(value, np.float32)).tolist() == places
+
+
 class Capsule:
     """A tensor of another library: nothing but DLPack."""
 

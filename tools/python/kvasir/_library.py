@@ -149,8 +149,12 @@ def call(name, *arguments):
     """Calls kvasir_<name>; an error becomes an Error, a warning a KvasirWarning."""
     messages = c_void_p()
     status = getattr(library, "kvasir_" + name)(*arguments, byref(messages))
-    if not status and not messages:
-        return
+    if status or messages:
+        conclude(status, messages)
+
+
+def conclude(status, messages):
+    """Raises or warns what a call returned, and frees the messages."""
     try:
         if status:
             raise Error(STATUS[status], library.kvasir_messages_text(messages).decode(errors="replace").rstrip())

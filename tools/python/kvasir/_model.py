@@ -7,7 +7,7 @@ import weakref
 
 from ._library import CompileOptions, ModelOptions, SessionOptionsStruct, Tensor, Training, byref, c_void_p, call
 from ._library import encode, library, settings, strings
-from ._tensors import empty_for, to_tensors, type_name, view
+from ._tensors import Call, to_tensors, type_name, view
 
 
 class Port:
@@ -36,6 +36,7 @@ class _Session:
     def __init__(self, model, *, defines=None, pins=None, weights=None, free_batch=False, device=None, target=None,
                  precision=None, gemm=None, cache=None, check_indices=False, threads=0, spin=True, seed=0, training=None):
         self._lock = threading.Lock()
+        self._call = None  # the last one
         opened = self._open(model, defines, pins, weights, free_batch)
         try:
             self.name = library.kvasir_model_name(opened).decode()
@@ -73,16 +74,11 @@ class _Session:
 
     def run(self, values):
         """All outputs for values in the order of `inputs`, as arrays."""
-        tensors, owners = to_tensors(values, self.inputs)
-        results = (Tensor * len(self.outputs))()
-        sizes = len(tensors), len(results)
         with self._lock:
-            call("session_shapes", self._handle, tensors, sizes[0], results, sizes[1])
-            arrays = [empty_for(t) for t in results]
-            call("session_run", self._handle, tensors, sizes[0], results, sizes[1])
-            arrays = [view(t).copy() if a is None else a for t, a in zip(results, arrays)]
-        del owners
-        return arrays
+            if self._call is None or not self._call.take(values):
+                self._call = None
+                self._call = Call(self._handle, values, self.inputs, len(self.outputs))
+            return self._call.run()
 
     def _by_name(self, positional, named, ports):
         if len(positional) > len(ports):

@@ -212,9 +212,8 @@ class InferenceSession:
         for name in input_feed:
             if name not in self._input_names:
                 raise ValueError(f"there is no input {name!r}; there are: {', '.join(self._input_names)}")
-        for name in self._input_names:
-            if name not in input_feed:
-                raise ValueError(f"input {name!r} is missing")
+        if len(input_feed) < len(self._input_names):
+            raise ValueError(f"input {next(n for n in self._input_names if n not in input_feed)!r} is missing")
         results = self._model.run([input_feed[name] for name in self._input_names])
         return [results[self._output_names.index(name)] for name in output_names] if output_names else results
 

@@ -520,7 +520,7 @@ static void put_header(printer *p, const kva_ast_header *h) {
   for (uint32_t i = 0; i < h->entries.len; i++) {
     const kva_ast_header_entry *e = &h->entries.data[i];
     if (i) put_comma(p);
-    put(p, e->key.text);
+    put_token(p, e->key.token);
     put(p, ": ");
     if (e->value)
       put_expr(p, e->value, LEVEL_IN_ANGLE);
@@ -538,7 +538,7 @@ static void put_state(printer *p, const kva_ast_state *s) {
   put(p, " ");
   put_token(p, s->name.token);
   put(p, " : ");
-  put(p, s->kind.text);
+  put_token(p, s->kind.token);
   if (s->of.text) {
     put(p, " of ");
     put_token(p, s->of.token);

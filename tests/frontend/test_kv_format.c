@@ -146,6 +146,12 @@ static void language_statements(void **state) {
       "  metric acc = f(t)\n  schedule = warmup(10)\n  optimizer = AdamW <lr = lr>\n}\n");
 }
 
+static void quotes_stay(void **state) {
+  (void)state;
+  assert_canonical("state float[2] \"s\" : \"a b\"\n");
+  assert_canonical("<\"ir_version\": 8>\ng (float[N] x) => (float[N] y) {\n  y = x\n}\n");
+}
+
 static void dumps(void **state) {
   (void)state;
   assert_formatted(
@@ -210,6 +216,7 @@ int main(void) {
       cmocka_unit_test(onnx_model),
       cmocka_unit_test(expressions),
       cmocka_unit_test(language_statements),
+      cmocka_unit_test(quotes_stay),
       cmocka_unit_test(dumps),
       cmocka_unit_test(comments_stay),
       cmocka_unit_test(strings_may_span_lines),

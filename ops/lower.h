@@ -11,8 +11,8 @@ struct kva_lower {
   kva_kb *kb;
   kva_module *module;
   const kva_target *target;
-  /* Element idx of operand `operand` of n (idx has the operand's rank), in the compute type of its dtype: the
-   * producer's code if that is in the same kernel, else a load. */
+  /* Element idx of operand `operand` of n, in the compute type of its dtype: the producer's code if that is in the same
+   * kernel, else a load. idx has the operand's rank and is not NULL. */
   kva_kval (*operand)(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
   /* v's producer is in the same kernel. */
   bool (*computes)(const kva_lower *l, const kva_value *v);

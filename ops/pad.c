@@ -181,7 +181,7 @@ kva_kval kva_pad_lower(kva_lower *l, const kva_node *n, uint32_t result, const k
   kva_kval guard = kva_k_guard_begin(b, inside);
   kva_kval v = l->operand(l, n, 0, at);
   kva_k_guard_end(b, guard);
-  return kva_k_select(b, inside, v, l->operand(l, n, 1, NULL));
+  return kva_k_select(b, inside, v, l->operand(l, n, 1, at));
 }
 
 int kva_pad_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {

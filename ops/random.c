@@ -40,7 +40,8 @@ static halves split(kva_kb *kb, kva_kval i64) {
 }
 
 static kva_kval scalar(kva_lower *l, const kva_node *n, uint32_t operand) {
-  return kva_k_convert(l->kb, l->operand(l, n, operand, NULL), KVA_I64);
+  const kva_expr *none[1] = {NULL};
+  return kva_k_convert(l->kb, l->operand(l, n, operand, none), KVA_I64);
 }
 
 static kva_kval mixed(kva_kb *kb, kva_kval product_hi, kva_kval word, kva_kval key) {

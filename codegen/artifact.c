@@ -353,6 +353,7 @@ static kva_exchange_desc *exchange_desc(writer *w, const kva_node *n) {
   kva_exchange_desc *d = KVA_NEW(w->arena, kva_exchange_desc);
   d->parts = (int32_t)kva_exchange_parts(n);
   d->stride = (int32_t)kva_exchange_stride(n);
+  d->next = kva_is(n, KVA_OP_neighbour) && ((const kva_neighbour_attrs *)n->attrs)->next;
   d->stacks = kva_is(n, KVA_OP_all_gather) && ((const kva_all_gather_attrs *)n->attrs)->stacks;
   return d;
 }

@@ -1,7 +1,7 @@
 /* What the operators over the processes of a mesh share (KVA_EXCHANGES): all_reduce, reduce_scatter, all_gather,
- * own_part, process_index, share. But for the last, each is a call of the runtime (runtime/call_exchange.c), since
- * kernels cannot access other processes. A part of a tensor is a vector: elements of the tensor in row-major order, see
- * kva_part_elements. The reference has one process, number 0, and takes all others to have what it has.
+ * own_part, process_index, neighbour, share. But for the last, each is a call of the runtime (runtime/call_exchange.c),
+ * since kernels cannot access other processes. A part of a tensor is a vector: elements of the tensor in row-major
+ * order, see kva_part_elements. The reference has one process, number 0, and takes all others to have what it has.
  *
  * A group of processes is `parts` of them whose ranks differ by multiples of `stride`, less than parts * stride apart:
  * those that differ in their place on one axis of the mesh.

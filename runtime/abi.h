@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 10u
+#define KVA_ABI_VERSION 11u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -96,11 +96,14 @@ typedef struct kva_host_desc {
  *   KVA_CALL_ALL_GATHER: this process's part of a tensor, then the tensor.
  *     With `stacks`: a tensor, then those of all processes, one after the other.
  *   KVA_CALL_OWN_PART: a tensor that is equal in all processes, then this one's part; nothing is sent.
+ *   KVA_CALL_NEIGHBOUR: a tensor, then that of the process before this one, with `next` of the one behind it; zeros
+ *     where there is none.
  *   KVA_CALL_PROCESS_INDEX: the number of this process in its group, an int64; nothing is sent. */
 typedef struct kva_exchange_desc {
   int32_t parts; /* processes that the program was compiled for; 1: results are copies */
   int32_t stride;
   int32_t stacks;
+  int32_t next;
 } kva_exchange_desc;
 
 /* KVA_CALL_CHECK_INDICES: arguments indices, limits, the indices again. limits: int64, low and high of each extent; the
@@ -328,7 +331,7 @@ _Static_assert(sizeof(kva_step_desc) == 64, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_host_desc) == 8, "abi");
 _Static_assert(sizeof(kva_external_desc) == 24, "abi");
-_Static_assert(sizeof(kva_exchange_desc) == 12, "abi");
+_Static_assert(sizeof(kva_exchange_desc) == 16, "abi");
 _Static_assert(sizeof(kva_branch_desc) == 24, "abi");
 _Static_assert(sizeof(kva_loop_desc) == 24, "abi");
 _Static_assert(sizeof(kva_bind_desc) == 24, "abi");

@@ -6,7 +6,7 @@
 static bool is_exchange(const kva_step_desc *s) {
   return s->kind == KVA_STEP_CALL &&
          (s->call == KVA_CALL_ALL_REDUCE || s->call == KVA_CALL_REDUCE_SCATTER || s->call == KVA_CALL_ALL_GATHER ||
-          s->call == KVA_CALL_OWN_PART || s->call == KVA_CALL_PROCESS_INDEX);
+          s->call == KVA_CALL_OWN_PART || s->call == KVA_CALL_PROCESS_INDEX || s->call == KVA_CALL_NEIGHBOUR);
 }
 
 static const kva_exchange_desc *desc_of(const kva_step_desc *s) {
@@ -153,6 +153,23 @@ static kva_status all_gather(kva_session *s, const kva_device_call *call) {
   return end(s, call, c ? kva_comm_all_gather(c, part, all, call->args[0], call->args[1]) : KVA_INVALID);
 }
 
+static bool neighbour_fits(const kva_program *p, const kva_step_desc *s, const int64_t *sizes, const int64_t *bytes) {
+  (void)p, (void)sizes;
+  return s->n_results == 1 && bytes[s->args[0]] == bytes[s->args[1]];
+}
+
+static kva_status neighbour(kva_session *s, const kva_device_call *call) {
+  const kva_step_desc *step = call->step;
+  int64_t bytes = call->bytes[step->args[0]];
+  if (parts_of(step) == 1) {
+    if (bytes) memset(call->args[1], 0, (size_t)bytes);
+    return KVA_OK;
+  }
+  kva_comm *c = group_of(s, step);
+  int by = desc_of(step)->next ? -1 : 1;
+  return end(s, call, c ? kva_comm_shift(c, by, bytes, call->args[0], call->args[1]) : KVA_INVALID);
+}
+
 /* The number of this process among those of the step. */
 static kva_status find_index(kva_session *s, const kva_device_call *call, int64_t *out) {
   kva_comm *c = parts_of(call->step) > 1 ? group_of(s, call->step) : NULL;
@@ -198,3 +215,5 @@ const kva_call_class kva_call_own_part = {
     .n_args = 2, .n_results = 1, .check = check, .fits = part_fits, .run = own_part};
 const kva_call_class kva_call_process_index = {
     .n_args = 1, .n_results = 1, .check = check_index, .fits = index_fits, .run = process_index};
+const kva_call_class kva_call_neighbour = {
+    .n_args = 2, .n_results = 1, .check = check, .fits = neighbour_fits, .run = neighbour};

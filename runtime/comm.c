@@ -409,3 +409,13 @@ kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, void *data) {
   }
   return KVA_OK;
 }
+
+/* Every other rank receives before it sends, so that all do not wait for each other. */
+kva_status kva_comm_shift(kva_comm *c, int by, int64_t bytes, const void *x, void *y) {
+  int to = c->rank + by, from = c->rank - by;
+  bool sends = to >= 0 && to < c->size, receives = from >= 0 && from < c->size, early = c->rank % 2 == 0;
+  if (!receives && bytes) memset(y, 0, (size_t)bytes);
+  if (sends && early) KVA_TRY(kva_comm_send(c, to, bytes, x));
+  if (receives) KVA_TRY(kva_comm_receive(c, from, bytes, y));
+  return sends && !early ? kva_comm_send(c, to, bytes, x) : KVA_OK;
+}

@@ -79,6 +79,8 @@ KVA_MUST_USE kva_status kva_comm_barrier(kva_comm *c);
 /* A message from one process to another; both name the same number of bytes. */
 KVA_MUST_USE kva_status kva_comm_send(kva_comm *c, int to, int64_t bytes, const void *data);
 KVA_MUST_USE kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, void *data);
+/* y gets the x of rank - by, where by is 1 or -1; zeros where there is no such rank. */
+KVA_MUST_USE kva_status kva_comm_shift(kva_comm *c, int by, int64_t bytes, const void *x, void *y);
 /* Bytes that this process has sent to others in sums, gathers and messages. */
 int64_t kva_comm_bytes(const kva_comm *c);
 

@@ -99,6 +99,14 @@ static void check_moves(kva_comm *c, int64_t bytes) {
   if (rank + 1 < size) EXPECT(kva_comm_send(c, rank + 1, bytes, x) == KVA_OK);
   for (int64_t i = 0; rank && i < bytes; i++) EXPECT(y[i] == byte_of(rank - 1, 1, i));
   EXPECT(kva_comm_barrier(c) == KVA_OK);
+  for (int by = -1; by <= 1; by += 2) {
+    int from = rank - by, to = rank + by;
+    int64_t sent = kva_comm_bytes(c);
+    memset(y, 99, (size_t)bytes);
+    EXPECT(kva_comm_shift(c, by, bytes, x, y) == KVA_OK);
+    for (int64_t i = 0; i < bytes; i++) EXPECT(y[i] == (from >= 0 && from < size ? byte_of(from, 1, i) : 0));
+    EXPECT(kva_comm_bytes(c) - sent == (to >= 0 && to < size ? bytes : 0));
+  }
   free(x);
   free(y);
 }

@@ -1,4 +1,5 @@
 /* Compiler stages as text: plans and kernels of every function. */
+#include "ops/ids.h"
 #include "tools/driver/summary.h"
 
 static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, bool json, FILE *out) {
@@ -80,12 +81,18 @@ static void print_choice(const kva_target *target, const kva_plan_step *s, uint3
   fputc('\n', out);
 }
 
+/* Who sends what a step exchanges: a neighbour's rows go one way. */
+static const char *senders(const kva_node *n) {
+  if (!kva_is(n, KVA_OP_neighbour)) return "each process";
+  return ((const kva_neighbour_attrs *)n->attrs)->next ? "each process but the first" : "each process but the last";
+}
+
 static kva_status print_exchange(kva_module *m, const kva_node *n, uint32_t number, FILE *out) {
   kva_exchanged e;
   KVA_TRY(kva_exchanged_bytes(m, n, &e));
-  if (e.sent)
-    fprintf(out, "  %4u  %-18s %u tensors, %lld bytes; each process sends %lld\n", number, n->op->name, n->n_operands,
-            (long long)(e.summed + e.gathered), (long long)e.sent);
+  if (!e.each) return KVA_OK;
+  fprintf(out, "  %4u  %-18s %u tensors, %lld bytes; %s sends %lld\n", number, n->op->name, n->n_operands,
+          (long long)(e.summed + e.gathered), senders(n), (long long)e.each);
   return KVA_OK;
 }
 

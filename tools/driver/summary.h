@@ -7,8 +7,9 @@
 /* Bytes that a process exchanges with the others of a mesh. */
 typedef struct kva_exchanged {
   int64_t summed;   /* of tensors that are added up */
-  int64_t gathered; /* of tensors that are made of the processes' parts */
-  int64_t sent;     /* by process 0, for both */
+  int64_t gathered; /* of tensors that are made of what other processes have */
+  int64_t each;     /* sent by a process for both: with neighbours on both sides */
+  int64_t sent;     /* by process 0 */
 } kva_exchanged;
 
 /* Symbols have the extents of kva_assumed_extent. */

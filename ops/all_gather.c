@@ -7,7 +7,9 @@
  * and so is its adjoint, of which the gradient is this process's row. */
 #include "ops/check.h"
 #include "ops/exchange.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/partition.h"
 #include "ops/shape.h"
 
 KVA_OP_FUNCTIONS(all_gather)
@@ -58,4 +60,8 @@ kva_status kva_all_gather_vjp(kva_vjp *c, kva_node *n) {
   kva_value *index = kva_build(c->b, KVA_OP_process_index, 0, NULL, &group);
   c->grad_in[0] = kva_build2(c->b, KVA_OP_gather, c->grad_out[0], index);
   return KVA_OK;
+}
+
+bool kva_all_gather_partition(kva_partition *p, const kva_node *n) {
+  return stacks(n) && kva_partition_alike(p, n, 1);
 }

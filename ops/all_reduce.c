@@ -4,6 +4,8 @@
  * y = parts x. Gradient: the identity, see ops/exchange.h. */
 #include "ops/check.h"
 #include "ops/exchange.h"
+#include "ops/facts.h"
+#include "ops/partition.h"
 
 KVA_OP_FUNCTIONS(all_reduce)
 
@@ -38,4 +40,9 @@ kva_status kva_all_reduce_ref(kva_ref *r, const kva_node *n, const kva_ref_tenso
 kva_status kva_all_reduce_vjp(kva_vjp *c, kva_node *n) {
   for (uint32_t i = 0; i < n->n_operands; i++) c->grad_in[i] = c->wants[i] ? c->grad_out[i] : NULL;
   return KVA_OK;
+}
+
+/* The sums, or copies, of slices are slices: exchange on another axis of the mesh. */
+bool kva_all_reduce_partition(kva_partition *p, const kva_node *n) {
+  return kva_partition_alike(p, n, 0);
 }

@@ -17,6 +17,7 @@
 #include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/incremental.h"
+#include "ops/partition.h"
 #include "ops/shape.h"
 
 #include <math.h>
@@ -359,4 +360,51 @@ kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n) {
   in[KVA_ATTENTION_POSITION] = c->position, in[KVA_ATTENTION_PAGES] = keys.pages;
   c->results[0] = kva_build(c->b, KVA_OP_attention_cached, keys.pages ? 7 : 6, in, &attrs);
   return KVA_OK;
+}
+
+/* ---- rows of sequences in slices --------------------------------------------------------------------------------- */
+
+/* bool[rows of the slice, S]: whether causality and the window let row t, the t-th of this process, see key s. */
+static kva_value *visible_keys(kva_partition *p, const kva_attention *a, kva_dim each) {
+  kva_builder *b = p->b;
+  kva_dim one = kva_expr_const(b->m->exprs, 1), keys[2] = {one, a->S}, rows[2] = {each, one};
+  kva_value *key =
+      kva_build(b, KVA_OP_iota, 0, NULL, &(kva_iota_attrs){.shape = {2, keys}, .axis = 1, .dtype = KVA_I64});
+  kva_value *row =
+      kva_build(b, KVA_OP_iota, 0, NULL, &(kva_iota_attrs){.shape = {2, rows}, .axis = 0, .dtype = KVA_I64});
+  kva_value *first = kva_mul(b, kva_own_index(p), kva_dim_scalar(b, KVA_I64, each));
+  row = kva_add(b, kva_add(b, row, first), kva_dim_scalar(b, KVA_I64, a->offset));
+  kva_value *visible = kva_build2(b, KVA_OP_less_equal, key, row);
+  if (a->attrs.window <= 0) return visible;
+  kva_value *oldest = kva_sub(b, row, kva_const_scalar(b, KVA_I64, (double)a->attrs.window));
+  return kva_build2(b, KVA_OP_logical_and, visible, kva_build2(b, KVA_OP_less, oldest, key));
+}
+
+static kva_value *mask_of_slice(kva_partition *p, const kva_node *n, kva_value *visible) {
+  const kva_value *mask = kva_operand(n, KVA_ATTENTION_MASK);
+  if (!mask) return visible;
+  int axis = kva_broadcast_source_axis(n, KVA_ATTENTION_MASK, 2);
+  kva_value *own = axis >= 0 ? kva_slice_operand(p, n, KVA_ATTENTION_MASK, (uint32_t)axis)
+                             : kva_shared_operand(p, n, KVA_ATTENTION_MASK);
+  if (own->type->dtype == KVA_BOOL) return kva_build2(p->b, KVA_OP_logical_and, own, visible);
+  return kva_build3(p->b, KVA_OP_where, visible, own, kva_scalar_like(p->b, own, -INFINITY));
+}
+
+/* Of queries in slices along rows each process computes its own, with the keys and values of all. What causality hides
+ * depends on the process, so it is a mask here. */
+bool kva_attention_partition(kva_partition *p, const kva_node *n) {
+  kva_attention a = kva_attention_get(n, p->b->m->exprs);
+  kva_dim each;
+  if (kva_split_axis(p, n, KVA_ATTENTION_Q) != 2 || !a.attrs.causal || kva_operand(n, KVA_ATTENTION_SLOPES))
+    return false;
+  if (!kva_divides(p, a.T, &each)) return false;
+  kva_attention_attrs attrs = a.attrs;
+  attrs.causal = false;
+  attrs.window = 0;
+  attrs.offset = NULL;
+  kva_value *in[4] = {kva_slice_operand(p, n, KVA_ATTENTION_Q, 2), kva_shared_operand(p, n, KVA_ATTENTION_K),
+                      kva_shared_operand(p, n, KVA_ATTENTION_V), mask_of_slice(p, n, visible_keys(p, &a, each))};
+  kva_node *own = kva_build_node(p->b, KVA_OP_attention, 4, in, 2, &attrs);
+  for (uint32_t r = 0; r < 2; r++) p->results[r] = kva_result(own, r), p->axes[r] = 2;
+  return true;
 }

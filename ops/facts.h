@@ -148,5 +148,10 @@ bool kva_matmul_sums(const kva_node *n, uint32_t operand, uint32_t axis);
 bool kva_reshape_partition(kva_partition *p, const kva_node *n);
 bool kva_gather_partition(kva_partition *p, const kva_node *n);
 bool kva_cross_entropy_partition(kva_partition *p, const kva_node *n);
+bool kva_kv_shift_partition(kva_partition *p, const kva_node *n);
+bool kva_attention_partition(kva_partition *p, const kva_node *n);
+bool kva_all_reduce_partition(kva_partition *p, const kva_node *n);
+bool kva_all_gather_partition(kva_partition *p, const kva_node *n);
+bool kva_share_partition(kva_partition *p, const kva_node *n);
 
 #endif

@@ -28,6 +28,7 @@
 #include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/incremental.h"
+#include "ops/partition.h"
 
 KVA_OP_FUNCTIONS(kv_shift)
 
@@ -479,4 +480,49 @@ kva_status kva_kv_shift_incremental(kva_incremental *c, const kva_node *n) {
   else
     shift_with_state(c, n, &s);
   return KVA_OK;
+}
+
+/* ---- rows of sequences in slices --------------------------------------------------------------------------------- */
+
+/* Rows [0, n) of x's slice are what the process before has last: the W-1 raw rows that the shift reaches back to. The
+ * first process has zeros, as the rule "zero" says. */
+static kva_value *halo(kva_partition *p, kva_value *x, uint32_t axis, int64_t rows) {
+  kva_dim n = kva_expr_const(p->b->m->exprs, rows), first = kva_expr_addi(p->b->m->exprs, x->type->dims[axis], -rows);
+  return kva_previous_process(p, kva_slice_rows(p->b, x, axis, first, n));
+}
+
+static kva_value *with_halo(kva_partition *p, kva_value *x, uint32_t axis, int64_t rows) {
+  return kva_build(p->b, KVA_OP_concat, 2, (kva_value *[]){halo(p, x, axis, rows), x},
+                   &(kva_concat_attrs){.axis = axis});
+}
+
+/* Documents: past rows may be of another one, so the shift runs over them again, and zeros of the first process count
+ * in none. */
+static kva_value *shift_documents(kva_partition *p, const kva_node *n, const kva_shift *s, kva_value *x, kva_value *w) {
+  int64_t rows = s->window - 1;
+  kva_value *segments = kva_slice_operand(p, n, KVA_SHIFT_SEGMENTS, 1);
+  kva_value *in[4] = {with_halo(p, x, s->time, rows), w, NULL, with_halo(p, segments, 1, rows)};
+  kva_value *y = kva_build(p->b, KVA_OP_kv_shift, 4, in, n->attrs);
+  return kva_slice_rows(p->b, y, s->time, kva_expr_const(p->b->m->exprs, rows), x->type->dims[s->time]);
+}
+
+/* Of slices along rows each process gets a halo of W-1 raw rows from the one before it, and gives back its gradient. */
+bool kva_kv_shift_partition(kva_partition *p, const kva_node *n) {
+  kva_shift s = shift_of(n);
+  kva_dim each;
+  int64_t own;
+  bool plain = s.boundary == KVA_SHIFT_ZERO && !kva_operand(n, KVA_SHIFT_PAST) && !kva_operand(n, KVA_SHIFT_LEFT_PAD);
+  if (kva_split_axis(p, n, 0) != (int)s.time || !plain || s.weight_rank == 4 || n->results[1].uses) return false;
+  if (!kva_divides(p, s.T, &each) || !kva_expr_is_const(each, &own) || own < s.window - 1) return false;
+  kva_value *x = kva_slice_operand(p, n, 0, s.time), *w = kva_shared_operand(p, n, 1);
+  if (s.window == 1)
+    p->results[0] = kva_build(p->b, KVA_OP_kv_shift, 2, (kva_value *[]){x, w}, n->attrs);
+  else if (kva_operand(n, KVA_SHIFT_SEGMENTS))
+    p->results[0] = shift_documents(p, n, &s, x, w);
+  else
+    p->results[0] =
+        kva_build(p->b, KVA_OP_kv_shift, 3, (kva_value *[]){x, w, halo(p, x, s.time, s.window - 1)}, n->attrs);
+  p->axes[0] = (int)s.time;
+  p->axes[1] = KVA_WHOLE;
+  return true;
 }

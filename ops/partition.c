@@ -27,6 +27,20 @@ kva_value *kva_stack_processes(kva_partition *p, kva_value *x) {
   return kva_build(p->b, KVA_OP_all_gather, 1, &x, &attrs);
 }
 
+kva_value *kva_previous_process(kva_partition *p, kva_value *x) {
+  kva_neighbour_attrs attrs = {.parts = p->parts, .stride = p->stride};
+  return kva_build(p->b, KVA_OP_neighbour, 1, &x, &attrs);
+}
+
+bool kva_partition_alike(kva_partition *p, const kva_node *n, int added) {
+  if (n->n_operands != 1 || n->n_results != 1) return false;
+  int axis = kva_split_axis(p, n, 0);
+  kva_value *x = kva_slice_operand(p, n, 0, (uint32_t)axis);
+  p->results[0] = kva_result(kva_build_node(p->b, (kva_op_id)n->op->id, 1, &x, 1, n->attrs), 0);
+  p->axes[0] = axis + added;
+  return true;
+}
+
 /* [parts, .., n, ..] -> [.., parts, n, ..] -> [.., parts n, ..] */
 static kva_value *join(kva_partition *p, kva_value *x, uint32_t axis) {
   kva_value *stack = kva_stack_processes(p, x);
@@ -43,7 +57,7 @@ static kva_value *join(kva_partition *p, kva_value *x, uint32_t axis) {
 }
 
 /* [.., parts n, ..] -> [.., parts, n, ..] -> [.., n, ..] */
-static kva_value *cut(kva_partition *p, kva_value *x, uint32_t axis) {
+kva_value *kva_cut_slice(kva_partition *p, kva_value *x, uint32_t axis) {
   kva_dim dims[KVA_MAX_RANK + 1], each;
   uint32_t rank = x->type->rank;
   if (p->b->failed) return x;
@@ -84,7 +98,7 @@ kva_value *kva_slice_operand(kva_partition *p, const kva_node *n, uint32_t i, ui
   if (!kva_operand(n, i)) return NULL;
   kva_partitioned *v = kva_partitioned_operand(p, n, i);
   if (v->slice && v->axis == (int)axis) return v->slice;
-  kva_value *slice = cut(p, shared(p, v), axis);
+  kva_value *slice = kva_cut_slice(p, shared(p, v), axis);
   if (!v->slice) v->slice = slice, v->axis = (int)axis;
   return slice;
 }
@@ -96,7 +110,9 @@ void kva_refuse_partition(kva_partition *p, const kva_node *n, uint32_t i, const
   va_start(args, fmt);
   vsnprintf(why, sizeof why, fmt, args);
   va_end(args);
-  kva_error(p->b->m->diag, &n->loc, "parameter '%s' cannot be divided among %lld processes: kv.%s %s",
-            v && v->origin ? v->origin->name : "?", (long long)p->parts, n->op->name, why);
+  const kva_value *x = kva_operand(n, i);
+  const char *name = v && v->origin ? v->origin->name : x && x->name ? x->name : "?";
+  kva_error(p->b->m->diag, &n->loc, "%s '%s' cannot be divided among %lld processes: kv.%s %s",
+            v && v->origin ? "parameter" : "value", name, (long long)p->parts, n->op->name, why);
   p->b->failed = true;
 }

@@ -52,8 +52,16 @@ kva_value *kva_own_index(kva_partition *p);
 /* The sum over the processes, and what each has, stacked along a new axis 0. */
 kva_value *kva_sum_over_processes(kva_partition *p, kva_value *addend);
 kva_value *kva_stack_processes(kva_partition *p, kva_value *x);
+/* What the process before this one has; zeros in the first one. */
+kva_value *kva_previous_process(kva_partition *p, kva_value *x);
 
-/* Reports that n cannot work on slices, naming the parameter that operand i comes from. Fails the builder. */
+/* This process's slice of x. */
+kva_value *kva_cut_slice(kva_partition *p, kva_value *x, uint32_t axis);
+/* The same node for the slices of its one operand; its result has `added` axes before the operand's. */
+bool kva_partition_alike(kva_partition *p, const kva_node *n, int added);
+
+/* Reports that n cannot work on slices, naming the parameter that operand i comes from, or the operand. Fails the
+ * builder. */
 void kva_refuse_partition(kva_partition *p, const kva_node *n, uint32_t i, const char *fmt, ...) KVA_PRINTF(4, 5);
 
 #endif

@@ -3,7 +3,9 @@
  * passes/partition.c makes it, and removes it after differentiation. */
 #include "ops/elementwise.h"
 #include "ops/exchange.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/partition.h"
 
 KVA_OP_FUNCTIONS(share)
 
@@ -27,4 +29,8 @@ kva_status kva_share_vjp(kva_vjp *c, kva_node *n) {
   kva_all_reduce_attrs attrs = {.parts = kva_exchange_parts(n), .stride = kva_exchange_stride(n)};
   c->grad_in[0] = kva_result(kva_build_node(c->b, KVA_OP_all_reduce, 1, c->grad_out, 1, &attrs), 0);
   return KVA_OK;
+}
+
+bool kva_share_partition(kva_partition *p, const kva_node *n) {
+  return kva_partition_alike(p, n, 0);
 }

@@ -1,16 +1,17 @@
-/* Work on one loss, divided among processes: the axis `tensor` of a mesh.
+/* Work on one loss, divided among processes: the axes `tensor` and `sequence` of a mesh.
  *
  * What: each process of a group has a slice of the parameters that say how (kva_split_rule: Shoeybi et al.,
- * Megatron-LM, arXiv 1909.08053: columns, then rows) and computes with it. A value is whole, the same in all processes,
- * or split along one axis. Slices go through a function from the parameters on: by which axis of an operand an axis of
- * the result steps along (kva_op_info.source_axis), by what is summed (kva_op_info.sums; kv.all_reduce then makes the
- * whole), or by the operator's own rule (ops/partition.h). Elsewhere, and at the end of a function, slices are gathered
- * by kv.all_gather. Where slices meet, that costs least operands gathered, and of equals the later operand stays:
- * weights. Whole values that work on slices reads go through kv.share, whose gradient is the sum over the processes; so
- * differentiation needs no more, and replicated parameters have equal gradients in all of them. kva_drop_shares removes
- * these nodes afterwards.
- * Requires: no sub-graphs; that no training program is made yet. Breaks: nothing. Exact up to the order of sums.
- * Why not after differentiation: the rules of gradients' operators would say the same a second time. */
+ * Megatron-LM, arXiv 1909.08053: columns, then rows) and computes with it; or it has a slice of the rows of every
+ * sequence, axis 1 of the inputs, and all parameters (the second walk, over what the first one made). A value is whole,
+ * the same in all processes, or split along one axis. Slices go through a function from the parameters on: by which
+ * axis of an operand an axis of the result steps along (kva_op_info.source_axis), by what is summed (kva_op_info.sums;
+ * kv.all_reduce then makes the whole), or by the operator's own rule (ops/partition.h). Elsewhere, and at the end of a
+ * function, slices are gathered by kv.all_gather. Where slices meet, that costs least operands gathered, and of equals
+ * the later operand stays: weights. Whole values that work on slices reads go through kv.share, whose gradient is the
+ * sum over the processes; so differentiation needs no more, and replicated parameters have equal gradients in all of
+ * them. kva_drop_shares removes these nodes afterwards. Requires: no sub-graphs; that no training program is made yet.
+ * Breaks: nothing. Exact up to the order of sums. Why not after differentiation: the rules of gradients' operators
+ * would say the same a second time. */
 #include "ops/incremental.h"
 #include "ops/partition.h"
 #include "passes/passes_internal.h"
@@ -19,6 +20,7 @@ typedef struct divider {
   kva_partition p;
   kva_builder b;
   kva_arena *scratch;
+  bool sequences;      /* inputs are in slices, not parameters */
   kva_node **replaced; /* from 0 up, in order */
   uint32_t n_replaced;
 } divider;
@@ -160,7 +162,7 @@ static void replace(divider *d, kva_node *n, const kva_state *origin) {
 
 /* A parameter that is a slice already. */
 static bool read_slice(divider *d, kva_node *n) {
-  if (!kva_is(n, KVA_OP_state_read)) return false;
+  if (!kva_is(n, KVA_OP_state_read) || d->sequences) return false;
   const kva_state *s = ((const kva_state_read_attrs *)n->attrs)->state;
   if (n->results[0].type == s->type) return false;
   d->p.results[0] = kva_build(d->p.b, KVA_OP_state_read, 0, NULL, n->attrs);
@@ -197,6 +199,29 @@ static kva_status check_nodes(kva_module *m, const kva_graph *g) {
   return KVA_OK;
 }
 
+/* The inputs whose axis 1 is that of the first one with two axes. */
+static kva_status slice_inputs(divider *d, kva_module *m, const kva_graph *g) {
+  kva_dim rows = NULL, each;
+  for (uint32_t i = 0; i < g->inputs.len; i++) {
+    kva_value *x = g->inputs.data[i];
+    if (x->type->rank < 2 || (rows && x->type->dims[1] != rows)) continue;
+    rows = x->type->dims[1];
+    if (!kva_divides(&d->p, rows, &each)) {
+      kva_text extent = {0};
+      kva_expr_print(rows, &extent);
+      kva_error(m->diag, NULL, "sequence=%lld: axis 1 of input '%s' is %s: expected a number that %lld divides (--pin)",
+                (long long)d->p.parts, x->name ? x->name : "", extent.data, (long long)d->p.parts);
+      kva_text_free(&extent);
+      return KVA_INVALID;
+    }
+    d->p.of[x->id].slice = kva_cut_slice(&d->p, x, 1);
+    d->p.of[x->id].axis = 1;
+    d->p.of[x->id].split = true;
+  }
+  if (rows) return KVA_OK;
+  return kva_error(m->diag, NULL, "sequence=%lld: no input has sequences along an axis 1", (long long)d->p.parts);
+}
+
 static kva_status divide_graph(divider *d, kva_module *m, kva_graph *g) {
   uint32_t n_nodes = 0;
   KVA_TRY(check_nodes(m, g));
@@ -211,7 +236,9 @@ static kva_status divide_graph(divider *d, kva_module *m, kva_graph *g) {
   d->p.axes = KVA_NEW_ARRAY(d->scratch, int, 1);
   for (uint32_t i = 0; i < g->inputs.len; i++)
     d->p.of[g->inputs.data[i]->id] = (kva_partitioned){.whole = g->inputs.data[i]};
-  for (kva_node *n = g->first, *next; n && !d->b.failed; n = next) {
+  kva_node *first = g->first;
+  if (d->sequences) KVA_TRY(slice_inputs(d, m, g));
+  for (kva_node *n = first, *next; n && !d->b.failed; n = next) {
     next = n->next;
     divide_node(d, n);
   }
@@ -220,10 +247,10 @@ static kva_status divide_graph(divider *d, kva_module *m, kva_graph *g) {
   return KVA_OK;
 }
 
-static kva_status divide(kva_module *m, int64_t parts, int64_t stride) {
+static kva_status divide(kva_module *m, int64_t parts, int64_t stride, bool sequences) {
   kva_status status = KVA_OK;
   for (uint32_t i = 0; status == KVA_OK && i < m->functions.len; i++) {
-    divider d = {.p = {.parts = parts, .stride = stride}, .scratch = kva_arena_create()};
+    divider d = {.p = {.parts = parts, .stride = stride}, .scratch = kva_arena_create(), .sequences = sequences};
     status = divide_graph(&d, m, m->functions.data[i]->graph);
     kva_arena_destroy(d.scratch);
   }
@@ -278,7 +305,11 @@ kva_status kva_partition_functions(kva_module *m, const kva_pass_options *option
   const kva_mesh *mesh = &options->mesh;
   if (mesh->tensor > 1) {
     KVA_TRY(make_slices(m, mesh->tensor));
-    KVA_TRY(divide(m, mesh->tensor, 1));
+    KVA_TRY(divide(m, mesh->tensor, 1, false));
+    *changed = true;
+  }
+  if (mesh->sequence > 1) {
+    KVA_TRY(divide(m, mesh->sequence, kva_mesh_extent(mesh->tensor), true));
     *changed = true;
   }
   return KVA_OK;

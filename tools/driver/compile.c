@@ -30,17 +30,19 @@ kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh) 
   const struct {
     const char *name;
     int64_t most, *out;
-  } axes[] = {{"data", MOST, &out_mesh->data}, {"tensor", MOST, &out_mesh->tensor}, {"zero", STAGES, &out_mesh->zero}};
+  } axes[] = {{"data", MOST, &out_mesh->data},
+              {"tensor", MOST, &out_mesh->tensor},
+              {"sequence", MOST, &out_mesh->sequence},
+              {"zero", STAGES, &out_mesh->zero}};
   enum { N = sizeof axes / sizeof *axes };
   for (const char *at = text; at;) {
     int i = 0;
     while (i < N && (*axes[i].out || !take_axis(&at, axes[i].name, axes[i].most, axes[i].out))) i++;
     if (i == N)
-      return kva_error(
-          diag, NULL,
-          "--mesh %s: expected data=N and tensor=N with numbers of processes, 1 to %d, and zero=Z with Z of "
-          "1, 2 or 3, found '%s'; other axes (pipeline) are not there yet",
-          text, MOST, at);
+      return kva_error(diag, NULL,
+                       "--mesh %s: expected data=N, tensor=N and sequence=N with numbers of processes, 1 to %d, and "
+                       "zero=Z with Z of 1, 2 or 3, found '%s'; other axes (pipeline) are not there yet",
+                       text, MOST, at);
     at = *at ? at + 1 : NULL;
   }
   if (out_mesh->zero && !out_mesh->data)

@@ -141,13 +141,30 @@ static LLVMValueRef run_chain(chain *c, const char *text, const char *more, uint
   return kva_ll_assembly(e, false, text, constraints, result, c->n + n_more, args);
 }
 
-/* Descriptor of a matrix in the 128-byte swizzle: address, bytes between chunks of 64 and between groups of 8 rows, in
- * units of 16 bytes. Source: the PTX ISA's matrix descriptor. */
-static LLVMValueRef descriptor(kva_emit *e, const kva_kplace *p, int32_t leading) {
-  uint64_t fixed = 1ull << 62 | (uint64_t)(ROW_GROUP >> 4) << 32 | (uint64_t)(leading >> 4 & 0x3fff) << 16;
-  LLVMValueRef at = LLVMBuildZExt(e->b, kva_ll_shared_address(e, p), i64_type(e), "");
-  at = LLVMBuildAnd(e->b, LLVMBuildLShr(e->b, at, kva_ll_i64(e, 4), ""), kva_ll_i64(e, 0x3fff), "");
-  return LLVMBuildOr(e->b, at, kva_ll_i64(e, (int64_t)fixed), "");
+/* A matrix in the 128-byte swizzle, as a descriptor of 64 bits: address, bytes between chunks of 64 and between groups
+ * of 8 rows, in units of 16 bytes. Source: the PTX ISA's matrix descriptor. The upper half is the same for all. Of the
+ * lower half `low` leaves out the constant part of the place, `units`, which is added beside the product: so a loop's
+ * products share one register for each operand. (Every address of shared memory fits its field, so nothing carries.) */
+typedef struct matrix {
+  LLVMValueRef low;
+  int64_t units;
+} matrix;
+
+static matrix find_matrix(kva_emit *e, const kva_kplace *p, int32_t leading) {
+  int64_t per_unit = 128 / kva_dtype_bits(p->buf->dtype);
+  bool further = p->index->kind == KVA_EXPR_SUM && p->index->constant > 0;
+  matrix x = {.units = further ? p->index->constant / per_unit : 0};
+  kva_kplace start = {p->buf, kva_expr_addi(e->k->exprs, p->index, -x.units * per_unit)};
+  LLVMValueRef at = LLVMBuildTrunc(e->b, kva_ll_shared_address(e, &start), i32_type(e), "");
+  at = LLVMBuildLShr(e->b, at, LLVMConstInt(i32_type(e), 4, false), "");
+  x.low = LLVMBuildOr(e->b, at, LLVMConstInt(i32_type(e), (uint64_t)(leading >> 4 & 0x3fff) << 16, false), "");
+  return x;
+}
+
+/* Makes the descriptor `name` of the operand with this number. */
+static const char *make_descriptor(kva_emit *e, const char *name, const matrix *x, uint32_t operand) {
+  return kva_arena_printf(e->scratch, "add.s32 l, $%u, %" PRId64 "; mov.b32 h, %d; mov.b64 %s, {l, h};", operand,
+                          x->units, 1 << 30 | ROW_GROUP >> 4, name);
 }
 
 static const char *accumulator_list(kva_emit *e, uint32_t n) {
@@ -162,35 +179,38 @@ static void wgmma(kva_emit *e, const kva_kintrinsic *m) {
   const int32_t *n = m->numbers;
   uint32_t half = (uint32_t)n[0] / 2, more = 2 * half;
   const char *type = m->places[1].buf->dtype == KVA_F16 ? "f16" : "bf16";
+  matrix left = find_matrix(e, &m->places[1], n[3]), right = find_matrix(e, &m->places[2], n[4]);
+  LLVMValueRef add = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
   const char *text =
       kva_arena_printf(e->scratch,
-                       "{ .reg .pred p; setp.ne.b32 p, $%u, 0; "
-                       "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, $%u, $%u, p, 1, 1, %d, %d; }",
-                       more + 2, n[0], type, type, accumulator_list(e, half), more, more + 1, n[1], n[2]);
+                       "{ .reg .pred p; .reg .b32 l, h; .reg .b64 a, b; setp.ne.b32 p, $%u, 0; %s %s "
+                       "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, a, b, p, 1, 1, %d, %d; }",
+                       more + 2, make_descriptor(e, "a", &left, more), make_descriptor(e, "b", &right, more + 1), n[0],
+                       type, type, accumulator_list(e, half), n[1], n[2]);
   chain c = {.e = e};
   add_registers(&c, &m->places[0], half);
-  LLVMValueRef add = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
-  LLVMValueRef operands[] = {descriptor(e, &m->places[1], n[3]), descriptor(e, &m->places[2], n[4]), add};
-  put_registers(&c, &m->places[0], 0, half, run_chain(&c, text, "l,l,r", 3, operands));
+  LLVMValueRef operands[] = {left.low, right.low, add};
+  put_registers(&c, &m->places[0], 0, half, run_chain(&c, text, "r,r,r", 3, operands));
 }
 
 static void wgmma_registers(kva_emit *e, const kva_kintrinsic *m) {
   const int32_t *n = m->numbers;
   uint32_t half = (uint32_t)n[0] / 2, more = 2 * half;
   const char *type = m->places[1].buf->dtype == KVA_F16 ? "f16" : "bf16";
-  const char *text = kva_arena_printf(
-      e->scratch,
-      "{ .reg .pred p; setp.ne.b32 p, $%u, 0; "
-      "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, {$%u,$%u,$%u,$%u}, $%u, p, 1, "
-      "1, %d; }",
-      more + 5, n[0], type, type, accumulator_list(e, half), more, more + 1, more + 2, more + 3, more + 4, n[1]);
+  matrix right = find_matrix(e, &m->places[2], n[2]);
+  const char *text =
+      kva_arena_printf(e->scratch,
+                       "{ .reg .pred p; .reg .b32 l, h; .reg .b64 b; setp.ne.b32 p, $%u, 0; %s "
+                       "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, {$%u,$%u,$%u,$%u}, b, p, 1, 1, %d; }",
+                       more + 5, make_descriptor(e, "b", &right, more + 4), n[0], type, type, accumulator_list(e, half),
+                       more, more + 1, more + 2, more + 3, n[1]);
   chain c = {.e = e};
   add_registers(&c, &m->places[0], half);
   LLVMValueRef operands[6];
   kva_ll_load_registers(e, &m->places[1], i32_type(e), 4, operands);
-  operands[4] = descriptor(e, &m->places[2], n[2]);
+  operands[4] = right.low;
   operands[5] = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
-  put_registers(&c, &m->places[0], 0, half, run_chain(&c, text, "r,r,r,r,l,r", 6, operands));
+  put_registers(&c, &m->places[0], 0, half, run_chain(&c, text, "r,r,r,r,r,r", 6, operands));
 }
 
 /* An instruction without further operands; the registers of up to two places pass through it. */

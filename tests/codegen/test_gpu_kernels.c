@@ -21,7 +21,7 @@
 /* Gradients of attention hold two sums of the head's width: a few of their registers go to memory. */
 enum { GRADIENT_SPILL = 64 };
 /* So does a division for each score, that of tanh, in warpgroups' attention. */
-enum { SOFTCAP_SPILL = 8 };
+enum { SOFTCAP_SPILL = 76 };
 
 typedef struct named {
   const char *name, *arch, *attrs;

@@ -8,15 +8,12 @@ enum {
   GROUP_ROWS = 64,
   GROUP_THREADS = 128,
   ROWS = GROUPS * GROUP_ROWS,
-  CONSUMERS = GROUPS * GROUP_THREADS,
-  THREADS = CONSUMERS + GROUP_THREADS,
-  CONSUMER_REGISTERS = 240, /* of 168 that each thread starts with; the loader gives up the rest */
-  PRODUCER_REGISTERS = 24,
-  CHUNK = 8, /* elements of 16 bytes */
-  ALL_CONSUMERS = 1,
-  TURN = 2, /* and 3 */
-  OWN = 4,  /* and 5: named barriers */
-  BOX = 64, /* elements of 128 bytes */
+  THREADS = GROUPS * GROUP_THREADS,
+  LOADER = THREADS - GROUP_THREADS, /* the first thread of the last group to have its turn: the others have released */
+  CHUNK = 8,                        /* elements of 16 bytes */
+  TURN = 2,                         /* and 3 */
+  OWN = 4,                          /* and 5: named barriers */
+  BOX = 64,                         /* elements of 128 bytes */
   STEP = 16,
   TILES_BYTES = 200 * 1024, /* in shared memory */
   AXES = 4,
@@ -25,6 +22,9 @@ enum {
 
 /* One barrier of each kind for every stage of each ring; the last for the own tiles. */
 enum { FULL, EMPTY = KVA_HOPPER_RINGS, KINDS = 2 * KVA_HOPPER_RINGS };
+/* What the loader loads next into a ring: a tile of the walk, of a head; left: how many tiles. It is in shared memory,
+ * where it costs the other threads no registers. */
+enum { NEXT_TILE, NEXT_LEFT, NEXT_HEAD, NEXT_BATCH, NEXT_FIELDS };
 
 static kva_expr_ctx *exprs(const kva_hopper *w) {
   return w->f.s.kb->exprs;
@@ -252,7 +252,7 @@ static void create_barriers(const kva_hopper *w) {
   kva_kb *kb = w->f.s.kb;
   kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_eq(kb, w->f.thread, num(w, 0)));
   for (int64_t i = 0; i < KINDS * w->stages; i++) {
-    int64_t arrivals = i < EMPTY * w->stages ? 1 : CONSUMERS / 32;
+    int64_t arrivals = i < EMPTY * w->stages ? 1 : THREADS / 32;
     barrier(w, KVA_NV_mbarrier_init, (kva_kplace){w->barriers, num(w, i)}, NULL, arrivals);
   }
   barrier(w, KVA_NV_mbarrier_init, barrier_of_own(w), NULL, 1);
@@ -261,68 +261,110 @@ static void create_barriers(const kva_hopper *w) {
   plain(w, KVA_TILE_block_barrier, 0, 0);
 }
 
-/* ---- producer ---------------------------------------------------------------------------------------------------- */
+/* ---- loads ------------------------------------------------------------------------------------------------------- */
 
-/* Counts on the barrier `full`, which expects these bytes. */
-static void load(const kva_hopper *w, uint32_t operand, kva_kplace full, kva_kplace to, const kva_expr *position) {
-  const kva_query_tile *s = &w->f.s;
-  bool is_key = operand == KVA_ATTENTION_K || operand == KVA_ATTENTION_V;
-  int64_t rows = w->maps[operand].box[1];
+typedef struct tile_load {
+  uint32_t operand;
+  kva_kplace full, to; /* counts on the barrier `full`, which expects these bytes */
+  const kva_expr *b, *head, *position;
+} tile_load;
+
+static void load(const kva_hopper *w, const tile_load *x) {
+  int64_t rows = w->maps[x->operand].box[1];
   for (int64_t column = 0; column < w->f.width; column += BOX) {
-    kva_kplace part = {to.buf, kva_expr_addi(exprs(w), to.index, column * rows)};
+    kva_kplace part = {x->to.buf, kva_expr_addi(exprs(w), x->to.index, column * rows)};
     intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_tensor_load,
-                                   .places = {part, full},
-                                   .indices = {num(w, column), position, is_key ? s->h_kv : s->h, s->b},
-                                   .numbers = {w->map_number[operand]}});
+                                   .places = {part, x->full},
+                                   .indices = {num(w, column), x->position, x->head, x->b},
+                                   .numbers = {w->map_number[x->operand]}});
   }
 }
 
 static void load_own(const kva_hopper *w) {
+  const kva_query_tile *s = &w->f.s;
+  const kva_expr *head = w->by_key ? s->h_kv : s->h;
   int64_t elements = ROWS * w->f.width;
   barrier(w, KVA_NV_mbarrier_expect, barrier_of_own(w), NULL, w->n_own * elements * 2);
-  for (uint32_t i = 0; i < w->n_own; i++)
-    load(w, w->own[i], barrier_of_own(w), (kva_kplace){w->own_tiles, num(w, i * elements)}, w->f.s.first);
+  for (uint32_t i = 0; i < w->n_own; i++) {
+    kva_kplace to = {w->own_tiles, num(w, i * elements)};
+    load(w, &(tile_load){w->own[i], barrier_of_own(w), to, s->b, head, s->first});
+  }
 }
 
-/* Tile `of` of the walk, tile i of the block. */
-static void load_tile(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *of, const kva_expr *i) {
-  const kva_expr *before = kva_expr_sub(exprs(w), num(w, 1), phase_of(w, i));
-  barrier(w, KVA_NV_mbarrier_wait, barrier_at(w, EMPTY + ring, i), before, 0);
-  kva_kplace full = barrier_at(w, FULL + ring, i);
-  barrier(w, KVA_NV_mbarrier_expect, full, NULL, tile_elements(w) * 2);
-  load(w, w->far_side[ring], full, (kva_kplace){w->ring, tile_at(w, ring, i)}, kva_hopper_position(w, of));
+static kva_kval is_loader(const kva_hopper *w) {
+  return kva_k_index_eq(w->f.s.kb, w->f.thread, num(w, LOADER));
 }
 
-static void load_next(const kva_hopper *w, const kva_expr *next) {
-  kva_kinstr *more = kva_k_if_begin(w->f.s.kb, kva_k_index_lt(w->f.s.kb, next, w->tiles));
-  load_tile(w, KVA_HOPPER_A, next, next);
-  kva_k_if_end(w->f.s.kb, more);
+static bool has_walks(const kva_hopper *w) {
+  return w->by_key && !kva_expr_is(w->f.s.a.group, 1);
 }
 
-/* before: tiles of the walks before this one. */
-static void load_walk(const kva_hopper *w, const kva_expr *before) {
+static const kva_expr *next_at(const kva_hopper *w, kva_hopper_ring ring, int field) {
+  return num(w, (int64_t)ring * NEXT_FIELDS + field);
+}
+static const kva_expr *get_next(const kva_hopper *w, kva_hopper_ring ring, int field) {
+  return kva_k_symbol(w->f.s.kb, kva_k_load(w->f.s.kb, w->next, next_at(w, ring, field)));
+}
+static void set_next(const kva_hopper *w, kva_hopper_ring ring, int field, const kva_expr *v) {
+  kva_k_store(w->f.s.kb, w->next, next_at(w, ring, field), kva_k_index(w->f.s.kb, v));
+}
+
+/* To the next tile of the walk, or the first of the next head's. */
+static void advance(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *tile, const kva_expr *left) {
   kva_kb *kb = w->f.s.kb;
-  if (w->ahead) load_tile(w, KVA_HOPPER_A, num(w, 0), num(w, 0));
-  kva_kloop *of = kva_k_loop_begin(kb, KVA_K_SERIAL, w->tiles, "tile");
-  const kva_expr *i = plus(w, before, of->var);
-  if (w->ahead)
-    load_next(w, kva_expr_addi(exprs(w), of->var, 1));
-  else
-    load_tile(w, KVA_HOPPER_A, of->var, i);
-  load_tile(w, KVA_HOPPER_B, of->var, i);
-  kva_k_loop_end(kb, of);
+  const kva_expr *behind = kva_expr_addi(exprs(w), tile, 1);
+  set_next(w, ring, NEXT_LEFT, kva_expr_addi(exprs(w), left, -1));
+  set_next(w, ring, NEXT_TILE, behind);
+  if (!has_walks(w)) return;
+  kva_kinstr *last = kva_k_if_begin(kb, kva_k_index_le(kb, w->tiles, behind));
+  set_next(w, ring, NEXT_TILE, num(w, 0));
+  set_next(w, ring, NEXT_HEAD, kva_expr_addi(exprs(w), get_next(w, ring, NEXT_HEAD), 1));
+  kva_k_if_end(kb, last);
 }
 
-static void produce(kva_hopper *w) {
+/* Loads the next tile, if there is one, into the rings' stages of tile i. released: when every warp has released i. */
+static void load_next(const kva_hopper *w, kva_hopper_ring first, kva_hopper_ring last, const kva_expr *i,
+                      bool released) {
   kva_kb *kb = w->f.s.kb;
-  plain(w, KVA_NV_registers_dec, PRODUCER_REGISTERS, 0);
-  kva_kval is_one = kva_k_index_eq(kb, w->f.thread, num(w, CONSUMERS));
-  kva_kinstr *one = kva_k_if_begin(kb, kva_k_and(kb, is_one, kva_hopper_has_tiles(w)));
+  const kva_expr *left = get_next(w, first, NEXT_LEFT);
+  kva_kinstr *some = kva_k_if_begin(kb, kva_k_index_lt(kb, num(w, 0), left));
+  const kva_expr *tile = get_next(w, first, NEXT_TILE), *head = get_next(w, first, NEXT_HEAD);
+  const kva_expr *b = get_next(w, first, NEXT_BATCH);
+  if (released) barrier(w, KVA_NV_mbarrier_wait, barrier_at(w, EMPTY + first, i), phase_of(w, i), 0);
+  for (kva_hopper_ring ring = first; ring <= last; ring++) {
+    kva_kplace full = barrier_at(w, FULL + ring, i), to = {w->ring, tile_at(w, ring, i)};
+    barrier(w, KVA_NV_mbarrier_expect, full, NULL, tile_elements(w) * 2);
+    load(w, &(tile_load){w->far_side[ring], full, to, b, head, kva_hopper_position(w, tile)});
+  }
+  advance(w, first, tile, left);
+  kva_k_if_end(kb, some);
+}
+
+static void set_first(const kva_hopper *w, kva_hopper_ring ring) {
+  const kva_query_tile *s = &w->f.s;
+  const kva_expr *walks = w->by_key ? s->a.group : num(w, 1);
+  set_next(w, ring, NEXT_TILE, num(w, 0));
+  set_next(w, ring, NEXT_LEFT, kva_expr_mul(exprs(w), walks, w->tiles));
+  set_next(w, ring, NEXT_HEAD, has_walks(w) ? kva_expr_mul(exprs(w), s->h_kv, s->a.group) : s->h_kv);
+  set_next(w, ring, NEXT_BATCH, s->b);
+}
+
+/* The own tiles, and what the rings hold. */
+static void load_first(const kva_hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  kva_kinstr *one = kva_k_if_begin(kb, kva_k_and(kb, is_loader(w), kva_hopper_has_tiles(w)));
   load_own(w);
-  kva_kloop *head = w->by_key ? kva_hopper_each_head(w) : NULL;
-  load_walk(w, head ? kva_expr_mul(exprs(w), head->var, w->tiles) : num(w, 0));
-  if (head) kva_k_loop_end(kb, head);
+  for (kva_hopper_ring ring = 0; ring < KVA_HOPPER_RINGS; ring++) set_first(w, ring);
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_SERIAL, num(w, w->stages), "tile");
+  for (kva_hopper_ring ring = 0; ring < KVA_HOPPER_RINGS; ring++) load_next(w, ring, ring, i->var, false);
+  kva_k_loop_end(kb, i);
   kva_k_if_end(kb, one);
+}
+
+void kva_hopper_refill(const kva_hopper *w, kva_hopper_ring released, kva_hopper_ring last, const kva_expr *i) {
+  kva_kinstr *one = kva_k_if_begin(w->f.s.kb, is_loader(w));
+  load_next(w, released, last, i, true);
+  kva_k_if_end(w->f.s.kb, one);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -419,20 +461,20 @@ void kva_hopper_barrier(const kva_hopper *w) {
 }
 
 void kva_hopper_begin_turns(const kva_hopper *w) {
-  each_group(w, KVA_NV_named_arrive, 0, TURN, CONSUMERS);
+  each_group(w, KVA_NV_named_arrive, 0, TURN, THREADS);
 }
 
 void kva_hopper_await_turn(const kva_hopper *w) {
-  each_group(w, KVA_NV_named_barrier, TURN, TURN + 1, CONSUMERS);
+  each_group(w, KVA_NV_named_barrier, TURN, TURN + 1, THREADS);
 }
 
 void kva_hopper_pass_turn(const kva_hopper *w) {
-  each_group(w, KVA_NV_named_arrive, TURN + 1, TURN, CONSUMERS);
+  each_group(w, KVA_NV_named_arrive, TURN + 1, TURN, THREADS);
 }
 
 /* Takes the remaining turn. */
 void kva_hopper_end_turns(const kva_hopper *w) {
-  each_group(w, KVA_NV_named_barrier, TURN, 0, CONSUMERS);
+  each_group(w, KVA_NV_named_barrier, TURN, 0, THREADS);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -463,7 +505,7 @@ void kva_hopper_scale(const kva_hopper *w, kva_kbuf *y, double factor) {
 }
 
 void kva_hopper_begin_stores(const kva_hopper *w) {
-  plain(w, KVA_NV_named_barrier, ALL_CONSUMERS, CONSUMERS);
+  plain(w, KVA_TILE_block_barrier, 0, 0);
 }
 
 /* Each warp stores its own 16 rows. */
@@ -497,6 +539,7 @@ static void create_buffers(kva_hopper *w) {
   w->own_tiles = kva_k_shared(kb, "own", w->f.type, w->n_own * ROWS * w->f.width);
   w->ring = kva_k_shared(kb, "ring", w->f.type, KVA_HOPPER_RINGS * w->stages * tile_elements(w));
   w->barriers = kva_k_shared(kb, "barriers", KVA_U64, KINDS * w->stages + 1);
+  w->next = kva_k_shared(kb, "next", KVA_I64, KVA_HOPPER_RINGS * NEXT_FIELDS);
   w->staged = kva_k_shared(kb, "staged", w->f.type, ROWS * w->f.width);
   w->staged->over = w->own_tiles;
   for (uint32_t i = 0; i < w->n_own; i++) create_map(w, w->own[i]);
@@ -504,18 +547,13 @@ static void create_buffers(kva_hopper *w) {
 }
 
 void kva_hopper_begin(kva_hopper *w, kva_lower *l, const kva_node *n) {
-  kva_kb *kb = l->kb;
   kva_flash_begin_block(&w->f, l, n, &(kva_flash_block){w->by_key, w->far, 1, ROWS, THREADS, 1}, NULL);
   create_buffers(w);
   (w->by_key ? walk_queries : walk_keys)(w);
   create_barriers(w);
-  w->role = kva_k_if_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, CONSUMERS)));
-  plain(w, KVA_NV_registers_inc, CONSUMER_REGISTERS, 0);
+  load_first(w);
 }
 
 void kva_hopper_end(kva_hopper *w) {
-  kva_k_if_else(w->f.s.kb, w->role);
-  produce(w);
-  kva_k_if_end(w->f.s.kb, w->role);
   kva_flash_end(&w->f);
 }

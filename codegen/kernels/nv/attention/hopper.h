@@ -1,11 +1,15 @@
 /* Attention by warpgroups (architectures with warpgroup mma), after FlashAttention-3 (Shah et al. 2024): the basis of
  * hopper_forward.c, hopper_grad_q.c and hopper_grad_kv.c. A block owns 128 rows, queries or keys. Two warpgroups
- * compute 64 rows each. One thread of a third loads the block's own tiles once, and the tiles of the other side through
+ * compute 64 rows each. One of their threads loads the block's own tiles once, and the tiles of the other side through
  * tensor maps into two rings: A and B are K and V, or Q and dY of every head that shares the keys. Tiles that hide keys
  * from some queries come first: keys from the last to the first, queries from the first to the last.
  *
- *   producer:   own tiles; for every tile i: A_i, B_i, or A_0, then A_{i+1}, B_i, each when its stage is empty
- *   consumers:  see those files
+ *   all:     see those files; a warp that has read A_i or B_i releases it
+ *   loader:  own tiles, A_0, B_0 to the rings' ends; after its own release of A_i waits for the other warps', which is
+ *            short, for its group is the last to have its turn, and loads A_{i + stages}; B the same
+ *
+ * No warpgroup only loads: with 384 threads each has 168 registers, too few here unless setmaxnreg moves those of the
+ * loaders, which compilers of PTX that link ignore (nvJitLink). With 256 threads each has 255.
  *
  * In shared memory a tile consists of consecutive parts of 64 columns, 128 bytes in the 128-byte swizzle. wgmma reads
  * it transposed as the right operand of a sum over its rows. Elements past the edges are 0; the scores mask what must
@@ -23,13 +27,12 @@ typedef struct kva_hopper {
   bool by_key;                         /* the block owns keys */
   uint32_t n_own, own[2];              /* operands whose rows the block owns */
   uint32_t far_side[KVA_HOPPER_RINGS]; /* operands that come through the rings */
-  bool ahead;                          /* A_{i+1} arrives before B_i: A_i is released before B_i is needed */
   int64_t far, stages;                 /* rows of a tile, tiles of a ring */
   kva_ktensor_map maps[KVA_HOPPER_OPERANDS];
   int32_t map_number[KVA_HOPPER_OPERANDS];
   kva_kbuf *own_tiles, *ring, *staged, *barriers; /* ring: stages of A, then of B */
+  kva_kbuf *next;                                 /* [ring]: what the loader loads next */
   const kva_expr *first_tile, *tiles, *masked;    /* of a walk; masked: how many of its first tiles hide keys */
-  kva_kinstr *role;
 } kva_hopper;
 
 /* Chooses sizes: tiles of at most `most` rows and tile_bytes. Returns why the target, sizes or layout of the operands
@@ -38,7 +41,7 @@ const char *kva_hopper_choose(kva_hopper *w, kva_lower *l, const kva_node *n, in
 /* Gradients are computed here for scores with only a positive factor and visibility, and for heads of at most 128, for
  * which registers suffice; others use flash_backward.c. */
 bool kva_hopper_has_gradients(const kva_node *n, kva_expr_ctx *c);
-/* Opens the kernel; the code up to its end is for the consumers. */
+/* Opens the kernel, and starts the first loads. */
 void kva_hopper_begin(kva_hopper *w, kva_lower *l, const kva_node *n);
 /* Registers for a result of the warpgroup's 64 rows, initially 0; for scores; for rounded scores, a left operand. */
 kva_kbuf *kva_hopper_sums(const kva_hopper *w, const char *name);
@@ -59,6 +62,9 @@ void kva_hopper_wait_own(const kva_hopper *w);
 void kva_hopper_wait_full(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i);
 /* One thread of each warp signals that the warp has read the tile. */
 void kva_hopper_release(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i);
+/* The loader waits until every warp has released tile i of a ring, and loads the tiles that take its place in rings
+ * released .. last. Its own group has released it, and read those of the other rings, before. */
+void kva_hopper_refill(const kva_hopper *w, kva_hopper_ring released, kva_hopper_ring last, const kva_expr *i);
 /* Barrier of a warpgroup's threads. */
 void kva_hopper_barrier(const kva_hopper *w);
 

@@ -44,6 +44,7 @@ static void first_tile(const forward *w) {
   kva_hopper_begin_scores(h, w->s, 0, KVA_HOPPER_A, zero);
   kva_hopper_wait_scores(h, w->s, 0);
   kva_hopper_release(h, KVA_HOPPER_A, zero);
+  kva_hopper_refill(h, KVA_HOPPER_A, KVA_HOPPER_A, zero);
   softmax_step(w, zero, true);
   kva_hopper_round(h, w->p, w->s);
 }
@@ -64,9 +65,11 @@ static void over_tiles(const forward *w, const kva_expr *from, const kva_expr *t
   kva_hopper_pass_turn(h);
   kva_hopper_wait_scores(h, w->s, 1);
   kva_hopper_release(h, KVA_HOPPER_A, i);
+  kva_hopper_refill(h, KVA_HOPPER_A, KVA_HOPPER_A, i);
   softmax_step(w, i, masked);
   kva_hopper_wait_results(h, w->y, w->s);
   kva_hopper_release(h, KVA_HOPPER_B, before);
+  kva_hopper_refill(h, KVA_HOPPER_B, KVA_HOPPER_B, before);
   rescale_results(w);
   kva_hopper_round(h, w->p, w->s);
   kva_k_loop_end(kb, loop);
@@ -80,8 +83,7 @@ static void last_product(const forward *w) {
 }
 
 static const char *choose(forward *w, kva_lower *l, const kva_node *n) {
-  *w = (forward){
-      .h = {.n_own = 1, .own = {KVA_ATTENTION_Q}, .far_side = {KVA_ATTENTION_K, KVA_ATTENTION_V}, .ahead = true}};
+  *w = (forward){.h = {.n_own = 1, .own = {KVA_ATTENTION_Q}, .far_side = {KVA_ATTENTION_K, KVA_ATTENTION_V}}};
   bool crowded = kva_operand(n, KVA_ATTENTION_MASK) || kva_operand(n, KVA_ATTENTION_SLOPES);
   return kva_hopper_choose(&w->h, l, n, crowded ? MAX_MASKED : MAX_KEYS, TILE_BYTES);
 }

@@ -94,6 +94,7 @@ static void step(const gradient *w, const kva_expr *of, const kva_expr *i, bool 
   probabilities(w, of, i, masked);
   if (follows) kva_hopper_wait_results(h, w->dk, w->s);
   if (follows) kva_hopper_release(h, KVA_HOPPER_A, before);
+  if (follows) kva_hopper_refill(h, KVA_HOPPER_A, KVA_HOPPER_B, before);
   kva_hopper_round(h, w->p, w->s);
   kva_hopper_wait_full(h, KVA_HOPPER_B, i);
   kva_hopper_begin_scores(h, w->dp, 1, KVA_HOPPER_B, i);
@@ -101,7 +102,6 @@ static void step(const gradient *w, const kva_expr *of, const kva_expr *i, bool 
   kva_hopper_wait_scores(h, w->dp, 1);
   slopes(w, i);
   kva_hopper_wait_results(h, w->dv, w->dp);
-  kva_hopper_release(h, KVA_HOPPER_B, i);
   kva_hopper_round(h, w->ds, w->dp);
   share_query(w, kva_expr_addi(c, i, 1), next);
 }
@@ -134,6 +134,7 @@ static void walk_heads(gradient *w) {
   kva_hopper_begin_results(h, w->dk, w->ds, KVA_HOPPER_A, last);
   kva_hopper_wait_results(h, w->dk, w->dv);
   kva_hopper_release(h, KVA_HOPPER_A, last);
+  kva_hopper_refill(h, KVA_HOPPER_A, KVA_HOPPER_B, last);
   kva_k_loop_end(kb, head);
 }
 

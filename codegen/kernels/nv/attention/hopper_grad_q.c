@@ -67,10 +67,10 @@ static void step(const gradient *w, const kva_expr *i, const kva_expr *before, b
   kva_hopper_wait_scores(h, w->s, 1 + beside);
   probabilities(w, i, masked);
   kva_hopper_wait_scores(h, w->dp, beside);
-  kva_hopper_release(h, KVA_HOPPER_B, i);
   slopes(w);
   if (before) kva_hopper_wait_results(h, w->dq, w->s);
   if (before) kva_hopper_release(h, KVA_HOPPER_A, before);
+  if (before) kva_hopper_refill(h, KVA_HOPPER_A, KVA_HOPPER_B, before);
   kva_hopper_round(h, w->ds, w->s);
 }
 

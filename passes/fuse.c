@@ -152,6 +152,26 @@ static consumers look_at_consumers(const fuse *f, const kva_node *p, const group
   return c;
 }
 
+enum { FEW = 4 };
+
+/* Is v made by few operations (`depth` of them are looked at) of what a gather found, whose index was made so of what
+ * another found, and so on for `gathers` of them? */
+static bool is_found(const kva_value *v, int gathers, int depth) {
+  const kva_node *n = v ? v->def : NULL;
+  if (!gathers) return true;
+  if (!n || !depth) return false;
+  if (n->op->indexing) return is_found(kva_operand(n, 1), gathers - 1, FEW);
+  if (!(n->op->traits & (KVA_ELEMENTWISE | KVA_VIEW))) return false;
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (is_found(kva_operand(n, i), gathers, depth - 1)) return true;
+  return false;
+}
+
+/* Gathers that lead gathers: each element waits for those before it, so that chains are cut after two. */
+static bool ends_chain(const kva_value *v, const kva_use *u) {
+  return kva_is(u->user, KVA_OP_gather) && u->index == 1 && is_found(v, 2, FEW);
+}
+
 /* Reading p once for each element of its consumers costs about as much as reading it from memory. */
 static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g) {
   for (uint32_t r = 0; r < p->n_results; r++)
@@ -161,6 +181,7 @@ static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g
                        ((u->user->op->traits & KVA_ELEMENTWISE) && p->results[r].type->rank > 0 &&
                         !is_domain_or_row_shape(p->results[r].type, g) && info(f, u->user)->aligned);
       if (broadcast && !(p->op->traits & KVA_CHEAP)) return false;
+      if (ends_chain(&p->results[r], u)) return false;
     }
   return true;
 }

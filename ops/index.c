@@ -17,14 +17,20 @@ kva_status kva_index_ref(kva_ref *r, const kva_node *n, int64_t index, uint32_t 
                    (long long)index, axis, (long long)extent);
 }
 
+/* In int32 where the indices are and the extent fits: a vector holds twice as many. */
 const kva_expr *kva_index_lower(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *at,
                                 kva_dim extent) {
   kva_kb *b = l->kb;
-  kva_kval i = kva_k_convert(b, l->operand(l, n, operand, at), KVA_I64);
-  kva_kval zero = kva_k_const_i(b, KVA_I64, 0), end = kva_k_index(b, extent);
+  int64_t known;
+  bool narrow =
+      kva_operand_type(n, operand)->dtype == KVA_I32 && kva_expr_is_const(extent, &known) && known <= INT32_MAX;
+  kva_dtype t = narrow ? KVA_I32 : KVA_I64;
+  kva_kval i = kva_k_convert(b, l->operand(l, n, operand, at), t), zero = kva_k_const_i(b, t, 0);
+  kva_kval end = narrow ? kva_k_const_i(b, t, known) : kva_k_index(b, extent);
+  kva_kval last = narrow ? kva_k_const_i(b, t, known - 1) : kva_k_index(b, kva_expr_addi(b->exprs, extent, -1));
   i = kva_k_select(b, kva_k2(b, KVA_K_lt, i, zero), kva_k2(b, KVA_K_add, i, end), i);
-  kva_kval last = kva_k_index(b, kva_expr_addi(b->exprs, extent, -1));
-  return kva_k_symbol(b, kva_k2(b, KVA_K_max, kva_k2(b, KVA_K_min, i, last), zero));
+  i = kva_k2(b, KVA_K_max, kva_k2(b, KVA_K_min, i, last), zero);
+  return kva_k_symbol(b, kva_k_convert(b, i, KVA_I64));
 }
 
 kva_kval kva_index_nonempty(kva_lower *l, kva_kval condition, kva_dim extent) {

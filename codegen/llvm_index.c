@@ -12,8 +12,7 @@ void kva_ll_bind(kva_emit *e, const kva_expr *symbol, LLVMValueRef value) {
   KVA_PUSH(e->scratch, &e->bindings, binding);
 }
 
-/* The instruction whose value a symbol stands for; NULL for other symbols. */
-static kva_kval symbol_value(const kva_emit *e, const kva_expr *symbol) {
+kva_kval kva_ll_symbol_value(const kva_emit *e, const kva_expr *symbol) {
   for (uint32_t i = 0; i < e->k->value_symbols.len; i++) {
     if (e->k->value_symbols.data[i] == symbol) return e->k->values.data[i];
   }
@@ -22,7 +21,7 @@ static kva_kval symbol_value(const kva_emit *e, const kva_expr *symbol) {
 
 static bool symbol_varying(const kva_emit *e, const kva_expr *symbol) {
   if (symbol == e->lanes.var) return true;
-  kva_kval v = symbol_value(e, symbol);
+  kva_kval v = kva_ll_symbol_value(e, symbol);
   return v && e->varying[v->id];
 }
 
@@ -141,7 +140,7 @@ static LLVMValueRef first_lane(kva_emit *e, LLVMValueRef v) {
 }
 
 static LLVMValueRef symbol_scalar(kva_emit *e, const kva_expr *symbol) {
-  kva_kval v = symbol_value(e, symbol);
+  kva_kval v = kva_ll_symbol_value(e, symbol);
   if (v) return first_lane(e, as_i64(e, v, kva_ll_use(e, v)));
   for (uint32_t i = e->bindings.len; i-- > 0;) {
     if (e->bindings.data[i].symbol == symbol) return e->bindings.data[i].value;
@@ -151,7 +150,7 @@ static LLVMValueRef symbol_scalar(kva_emit *e, const kva_expr *symbol) {
 }
 
 static LLVMValueRef symbol_lanes(kva_emit *e, const kva_expr *symbol) {
-  kva_kval v = symbol_value(e, symbol);
+  kva_kval v = kva_ll_symbol_value(e, symbol);
   if (v && e->varying[v->id]) return as_i64(e, v, kva_ll_use(e, v));
   LLVMValueRef base = kva_ll_splat(e, symbol_scalar(e, symbol), e->lanes.n);
   if (symbol != e->lanes.var) return base;
@@ -213,7 +212,7 @@ static bool is_shape_term(const kva_emit *e, const kva_expr *x, const kva_expr_t
   if (x->n_terms <= LONG || (t->coefficient != 1 && t->coefficient != -1)) return false;
   for (uint32_t f = 0; f < t->n_factors; f++) {
     const kva_expr *factor = t->factors[f];
-    if (factor->kind != KVA_EXPR_SYMBOL || factor->extent || symbol_value(e, factor)) return false;
+    if (factor->kind != KVA_EXPR_SYMBOL || factor->extent || kva_ll_symbol_value(e, factor)) return false;
   }
   return true;
 }
@@ -298,7 +297,9 @@ static bool term_varying(const kva_emit *e, const kva_expr_term *t) {
   return false;
 }
 
-static LLVMValueRef sum_lanes(kva_emit *e, const kva_expr *x) {
+LLVMValueRef kva_ll_expr_parts(kva_emit *e, const kva_expr *x, LLVMValueRef *out_uniform) {
+  *out_uniform = NULL;
+  if (x->kind != KVA_EXPR_SUM) return kva_ll_expr_lanes(e, x);
   LLVMValueRef uniform = x->constant ? kva_ll_i64(e, x->constant) : NULL, varying = NULL;
   for (uint32_t i = 0; i < x->n_terms; i++) {
     const kva_expr_term *t = &x->terms[i];
@@ -307,7 +308,12 @@ static LLVMValueRef sum_lanes(kva_emit *e, const kva_expr *x) {
     else
       uniform = add_term(e, uniform, x, t);
   }
-  uniform = add_shape_terms(e, x, uniform);
+  *out_uniform = add_shape_terms(e, x, uniform);
+  return varying;
+}
+
+static LLVMValueRef sum_lanes(kva_emit *e, const kva_expr *x) {
+  LLVMValueRef uniform, varying = kva_ll_expr_parts(e, x, &uniform);
   return uniform ? add(e, varying, kva_ll_splat(e, uniform, e->lanes.n)) : varying;
 }
 

@@ -137,6 +137,11 @@ bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x);
 LLVMValueRef kva_ll_expr(kva_emit *e, const kva_expr *x);
 /* The values of x in all lanes, <lanes x i64>. */
 LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x);
+/* x, which varies, as a sum: what lanes differ by, <lanes x i64>, and in *out_uniform i64 that is the same in all;
+ * NULL: 0. */
+LLVMValueRef kva_ll_expr_parts(kva_emit *e, const kva_expr *x, LLVMValueRef *out_uniform);
+/* The instruction whose value a symbol stands for; NULL for other symbols. */
+kva_kval kva_ll_symbol_value(const kva_emit *e, const kva_expr *symbol);
 /* By how much x increases from lane to lane; 0: that is no constant, or nothing. */
 int64_t kva_ll_expr_stride(const kva_emit *e, const kva_expr *x);
 /* An x of stride 1 is a multiple of the number of lanes in lane 0. */
@@ -156,6 +161,8 @@ LLVMValueRef kva_ll_neutral(const kva_emit *e, kva_combine op, kva_dtype t); /* 
 LLVMValueRef kva_ll_far_angle(kva_emit *e, kva_kop op, LLVMValueRef near, LLVMValueRef x);
 /* llvm_dot.c: dot4 of the kernel IR on v[0], v[1], v[2], scalars or vectors of i32. */
 LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v);
+/* llvm_permute.c: what `load` gathers by a permutation; NULL: it is from too many elements, or the target has none. */
+LLVMValueRef kva_ll_permute(kva_emit *e, const kva_kinstr *load);
 /* max(a, b) or min(a, b), NaN if either is NaN. */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b);
 /* Convert between the storage type and the compute type of a value; scalars or vectors. Types narrower than a byte are
@@ -168,6 +175,8 @@ LLVMValueRef kva_ll_to_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
 LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i);
 void kva_ll_store(kva_emit *e, const kva_kinstr *i);
 
+/* Consecutive elements from `index` (i64) on, those of the mask alone. */
+LLVMValueRef kva_ll_masked_vector(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index, LLVMValueRef mask);
 /* Emits the load of i before conversion: one unpredicated access for all lanes. */
 LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
 

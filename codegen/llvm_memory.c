@@ -121,6 +121,11 @@ static LLVMValueRef masked_load(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef ty
   return v;
 }
 
+LLVMValueRef kva_ll_masked_vector(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index, LLVMValueRef mask) {
+  LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, buf->dtype), e->lanes.n);
+  return masked_load(e, buf, type, address(e, buf, index, false), mask);
+}
+
 static void masked_store(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef pointer, LLVMValueRef mask) {
   LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
   LLVMValueRef args[] = {v, pointer, LLVMConstInt(i32, element_bytes(buf), false), mask};
@@ -149,10 +154,23 @@ static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueR
   return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i, type, pointer);
 }
 
+/* Addresses of lanes as one address and what they differ by, which may have 32 bits: a CPU gathers twice as many then.
+ */
+static LLVMValueRef addresses(kva_emit *e, const kva_kbuf *buf, const kva_expr *index) {
+  LLVMValueRef uniform, varying = kva_ll_expr_parts(e, index, &uniform);
+  LLVMTypeRef type = kva_ll_storage(e, buf->dtype);
+  LLVMValueRef base = e->bufs[buf->id];
+  if (uniform) base = LLVMBuildGEP2(e->b, type, base, &uniform, 1, "");
+  return LLVMBuildGEP2(e->b, type, base, &varying, 1, "");
+}
+
 static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
-  LLVMValueRef index = kva_ll_expr_lanes(e, i->index);
-  LLVMValueRef pointer = address(e, i->buf, index, !mask);
+  LLVMValueRef permuted = mask ? NULL : kva_ll_permute(e, i);
+  if (permuted) return permuted;
+  bool in_parts = !is_packed(i->buf) && !kva_ll_is_gpu(e);
+  LLVMValueRef index = in_parts ? NULL : kva_ll_expr_lanes(e, i->index);
+  LLVMValueRef pointer = in_parts ? addresses(e, i->buf, i->index) : address(e, i->buf, index, !mask);
   LLVMValueRef v = masked_load(e, i->buf, type, pointer, mask ? mask : all_lanes(e, e->lanes.n));
   if (is_packed(i->buf)) v = LLVMBuildLShr(e->b, v, shift_of_packed(e, i->buf, index), "");
   return v;

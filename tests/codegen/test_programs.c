@@ -59,6 +59,13 @@ static const program programs[] = {
      "  p = kv.expand <shape = [3]> (1.0 / kv.constant <value = float {0.0}> ())\n"
      "  lr = kv.constant <value = float {0.1}> ()\n"
      "  y, k = kv.adagrad(p, g, kv.abs(h), lr)\n  z = kv.sgd(p, g, lr)\n}"},
+    /* Rows of no more elements than a vector has are permuted (codegen/llvm_permute.c). */
+    {"gathers from rows of ten, eight and sixteen elements",
+     "main (float[5, 10] x, float[5, 8] y, float[16] z) => (float[5, 37] a, float[5, 37] b, float[5, 37] c, int32[5, "
+     "37] d) {\n"
+     "  i = kv.mod(kv.iota <shape = [5, 37], axis = 1, dtype = int32> () * 7 + 3, 10) - 3\n"
+     "  a = kv.gather_elements <axis = 1> (x, i)\n  b = kv.gather_elements <axis = 1> (y, i)\n  c = kv.gather(z, i)\n"
+     "  d = kv.gather(kv.cast <to = int32> (z * 100.0), i + i)\n}"},
     {"concatenations of nothing", "main (double[3, 0, 4] x) => (double[3, 0, 4] y, double[0, 4] z) {\n"
                                   "  y = kv.concat <axis = 1> (x, kv.concat <axis = 1> (x, x))\n"
                                   "  z = kv.reshape <shape = [0, 4]> (y)\n}"},

@@ -1,7 +1,7 @@
 /* Rules: tree ensembles of ai.onnx.ml. The nodes of all trees are rows of constant tables. Every row of the input walks
- * down all trees at once: a step gathers, for each row and tree, feature, threshold and children of the node that was
- * reached. Leaves lead to themselves, so the number of steps is the depth of the deepest tree, and the result is a sum
- * over trees of the leaves' rows in a table of weights. */
+ * down all trees at once: a step gathers, for each row and tree, feature, threshold and first child of the node that
+ * was reached; the second child is the row behind the first. Leaves lead to themselves, so the number of steps is the
+ * depth of the deepest tree, and the result is a sum over trees of the leaves' rows in a table of weights. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -14,6 +14,7 @@ typedef enum aggregate { AVERAGE, SUM, MIN, MAX } aggregate;
 typedef struct forest {
   uint32_t n, trees;                     /* nodes, leaves included */
   int64_t *feature, *yes, *no, *missing; /* missing: a NaN takes the branch `yes` */
+  uint32_t depth;                        /* the most branches on a way from a root to a leaf */
   double *split;
   mode *modes;
   int64_t *roots; /* [trees] */
@@ -53,13 +54,13 @@ static kva_status reach(kva_onnx_call *k, const forest *f, int64_t node, uint32_
   return KVA_OK;
 }
 
-/* The most branches on a way from a root to a leaf. */
-static kva_status depth_of(kva_onnx_call *k, const forest *f, uint32_t *out) {
+/* Depth and number of nodes that branch. */
+static kva_status measure(kva_onnx_call *k, forest *f, uint32_t *branches) {
   int64_t *level = KVA_NEW_ARRAY(k->c->arena, int64_t, f->n + 1);
   int64_t *below = KVA_NEW_ARRAY(k->c->arena, int64_t, f->n + 1);
   uint32_t reached = 0, n = 0;
   for (uint32_t i = 0; i < f->trees; i++) KVA_TRY(reach(k, f, f->roots[i], &reached, &n, level));
-  for (*out = 0; n; ++*out) {
+  for (f->depth = 0; n; f->depth++) {
     uint32_t more = 0;
     for (uint32_t i = 0; i < n; i++) {
       KVA_TRY(reach(k, f, f->yes[level[i]], &reached, &more, below));
@@ -67,8 +68,39 @@ static kva_status depth_of(kva_onnx_call *k, const forest *f, uint32_t *out) {
     }
     int64_t *old = level;
     level = below, below = old, n = more;
-    if (*out >= MAX_DEPTH) return kva_onnx_fail(k, KVA_UNSUPPORTED, "a tree is deeper than %d", MAX_DEPTH);
+    if (f->depth >= MAX_DEPTH) return kva_onnx_fail(k, KVA_UNSUPPORTED, "a tree is deeper than %d", MAX_DEPTH);
   }
+  *branches = reached;
+  return KVA_OK;
+}
+
+/* No comparison with a NaN holds, so a leaf takes the branch `no`, which leads to itself. */
+static void copy_node(const forest *from, int64_t i, forest *to, uint32_t at) {
+  bool leaf = from->modes[i] == LEAF;
+  to->modes[at] = from->modes[i], to->feature[at] = from->feature[i], to->missing[at] = from->missing[i];
+  to->split[at] = leaf ? NAN : from->split[i];
+  to->yes[at] = from->yes[i], to->no[at] = leaf ? at : from->no[i];
+  memcpy(to->weights + at * from->targets, from->weights + i * from->targets, (size_t)from->targets * sizeof(double));
+  if (from->sets) memcpy(to->sets + (size_t)at * from->set, from->sets + i * from->set, from->set * sizeof(double));
+}
+
+/* The forest with both children of each node next to each other, `no` first: level by level from the roots. A leaf to
+ * which several nodes lead appears once for each. */
+static kva_status pair_children(kva_onnx_call *k, const forest *f, forest *out) {
+  uint32_t branches = 0, n = f->trees;
+  forest g = *f;
+  KVA_TRY(measure(k, &g, &branches));
+  if (!create(k, &g, f->trees + 2 * (uint64_t)branches, f->trees, f->targets))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "%u trees, %u branches", f->trees, branches);
+  if (f->sets) g.sets = KVA_NEW_ARRAY(k->c->arena, double, (size_t)g.n * f->set);
+  for (uint32_t i = 0; i < f->trees; i++) g.roots[i] = i, copy_node(f, f->roots[i], &g, i);
+  for (uint32_t i = 0; i < g.n; i++) {
+    if (g.modes[i] == LEAF) continue;
+    copy_node(f, g.no[i], &g, n), copy_node(f, g.yes[i], &g, n + 1);
+    g.no[i] = n, g.yes[i] = n + 1;
+    n += 2;
+  }
+  *out = g;
   return KVA_OK;
 }
 
@@ -104,8 +136,8 @@ static kva_value *compare(kva_builder *b, const forest *f, mode m, kva_value *x,
   return kva_reduce(b, KVA_OP_reduce_max, same, 1, &(int64_t){2}, false);
 }
 
-/* Whether each branch `yes` is taken: that of the node's mode among those that occur. At a leaf it does not matter, so
- * that one mode in all needs no table of where it is. */
+/* Whether each branch `yes` is taken: that of the node's mode among those that occur. Leaves must not take it; but for
+ * NEQ no mode does there, and one mode in all needs no table of where it is. */
 static kva_value *decide(kva_builder *b, const forest *f, kva_value *x, kva_value *at) {
   kva_value *s = row_of(b, floats(b, x->type->dtype, 1, (int64_t[]){f->n}, f->split), at), *all = NULL;
   int64_t *has = KVA_NEW_ARRAY(b->m->arena, int64_t, f->n);
@@ -117,7 +149,7 @@ static kva_value *decide(kva_builder *b, const forest *f, kva_value *x, kva_valu
     for (uint32_t i = 0; i < f->n; i++) count += has[i] = f->modes[i] == m;
     if (!count) continue;
     kva_value *taken = compare(b, f, m, x, s, at);
-    if (count + leaves == f->n) {
+    if (count + leaves == f->n && m != NEQ) {
       all = taken;
       break;
     }
@@ -132,26 +164,49 @@ static kva_value *decide(kva_builder *b, const forest *f, kva_value *x, kva_valu
                     kva_build2(b, KVA_OP_logical_and, kva_build1(b, KVA_OP_is_nan, x), follows));
 }
 
-/* Node i leads to elements 2 i (no) and 2 i + 1 (yes). */
-static kva_value *children(kva_builder *b, const forest *f) {
-  int64_t *both = KVA_NEW_ARRAY(b->m->arena, int64_t, 2 * (size_t)f->n);
-  for (uint32_t i = 0; i < f->n; i++) both[2 * i] = f->no[i], both[2 * i + 1] = f->yes[i];
-  return ints(b, 2 * f->n, both);
+/* Feature and first child of each node, in one number where that fits: a gather is what a step costs. */
+typedef struct links {
+  kva_value *features, *children, *both; /* both: children << bits | features, or NULL */
+  int64_t bits;
+} links;
+
+static links link_nodes(kva_builder *b, const forest *f) {
+  links t = {0};
+  int64_t most = 0, *both = KVA_NEW_ARRAY(b->m->arena, int64_t, f->n);
+  for (uint32_t i = 0; i < f->n; i++) most = f->feature[i] > most ? f->feature[i] : most;
+  while (most >> t.bits) t.bits++;
+  if ((int64_t)f->n << t.bits > INT32_MAX)
+    return (links){.features = ints(b, f->n, f->feature), .children = ints(b, f->n, f->no)};
+  for (uint32_t i = 0; i < f->n; i++) both[i] = f->no[i] << t.bits | f->feature[i];
+  t.both = ints(b, f->n, both);
+  return t;
 }
 
-/* int32[N, trees]: the leaves that rows of x[N, F] reach. */
-static kva_value *walk(kva_builder *b, const forest *f, uint32_t depth, kva_value *x) {
-  kva_value *next = children(b, f);
-  kva_dim shape[2] = {x->type->dims[0], kva_expr_const(b->m->exprs, f->trees)};
-  kva_value *at = kva_expand(b, ints(b, f->trees, f->roots), 2, shape);
-  for (uint32_t i = 0; i < depth; i++) {
-    kva_value *feature = row_of(b, ints(b, f->n, f->feature), at);
-    kva_value *v =
-        kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){x, feature}, &(kva_gather_elements_attrs){.axis = 1});
-    at = kva_add(b, kva_add(b, at, at), kva_cast(b, decide(b, f, v, at), KVA_I32));
-    at = row_of(b, next, at);
+static void follow(kva_builder *b, const links *t, kva_value *at, kva_value **feature, kva_value **child) {
+  if (!t->both) {
+    *feature = row_of(b, t->features, at), *child = row_of(b, t->children, at);
+    return;
   }
-  return at;
+  kva_value *both = row_of(b, t->both, at);
+  *feature = kva_build2(b, KVA_OP_bit_and, both, kva_scalar_like(b, both, (double)(((int64_t)1 << t->bits) - 1)));
+  *child = kva_build(b, KVA_OP_bit_shift, 2, (kva_value *[]){both, kva_scalar_like(b, both, (double)t->bits)},
+                     &(kva_bit_shift_attrs){.left = false});
+}
+
+/* int32[N, trees]: the leaves that rows of x[N, F] reach. All rows begin at the same nodes, so that the tables' rows of
+ * the first step are constants. */
+static kva_value *walk(kva_builder *b, const forest *f, kva_value *x) {
+  const links t = link_nodes(b, f);
+  kva_dim shape[2] = {x->type->dims[0], kva_expr_const(b->m->exprs, f->trees)};
+  kva_value *at = kva_onnx_unsqueeze(b, ints(b, f->trees, f->roots), 0, 1);
+  for (uint32_t i = 0; i < f->depth; i++) {
+    kva_value *feature, *child;
+    follow(b, &t, at, &feature, &child);
+    kva_value *both[] = {x, kva_expand(b, feature, 2, shape)};
+    kva_value *v = kva_build(b, KVA_OP_gather_elements, 2, both, &(kva_gather_elements_attrs){.axis = 1});
+    at = kva_add(b, child, kva_cast(b, decide(b, f, v, at), KVA_I32));
+  }
+  return kva_expand(b, at, 2, shape);
 }
 
 /* Trees without a weight for a target take no part in its minimum or maximum. */
@@ -170,7 +225,7 @@ static kva_value *combine(kva_builder *b, const forest *f, kva_value *leaves, kv
 /* [N, targets] */
 static kva_status evaluate(kva_onnx_call *k, const forest *f, kva_value **out) {
   kva_value *x = kva_onnx_in(k, 0);
-  uint32_t depth = 0;
+  forest g = {0};
   int64_t most = 0;
   if (x->type->rank == 1) x = kva_onnx_unsqueeze(k->b, x, 0, 1);
   if (x->type->rank != 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2, found %u", x->type->rank);
@@ -183,8 +238,8 @@ static kva_status evaluate(kva_onnx_call *k, const forest *f, kva_value **out) {
   if (!kva_expr_provably_le(kva_onnx_exprs(k), least, features) && !k->b->assumes)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "the number of features is symbolic; pin the symbol (--pin)");
   x = kva_onnx_with_extent(k, x, 1, kva_expr_max(kva_onnx_exprs(k), features, least), "the features of trees");
-  KVA_TRY(depth_of(k, f, &depth));
-  *out = combine(k->b, f, walk(k->b, f, depth, x), x->type->dtype);
+  KVA_TRY(pair_children(k, f, &g));
+  *out = combine(k->b, &g, walk(k->b, &g, x), x->type->dtype);
   return KVA_OK;
 }
 

@@ -1,6 +1,8 @@
 /* ai.onnx.ml: models as text, run by the reference evaluator. */
 #include "tests/frontend/onnx_pack.h"
 
+#include <math.h>
+
 #define ONNX "<ir_version: 10, opset_import: [\"\": 21, \"ai.onnx.ml\": 3]>\nagraph "
 
 /* Output `which` of a model on float x[rows, n / rows]. */
@@ -18,7 +20,8 @@ static void check(const char *text, uint32_t which, int64_t rows, uint32_t n, co
   assert_int_equal(out[which]->n, n_expected);
   for (uint32_t i = 0; i < n_expected; i++) {
     double d = kva_ref_tensor_get(out[which], i) - expected[i];
-    assert_true(d < 1e-6 && d > -1e-6);
+    if (!(d < 1e-6 && d > -1e-6))
+      fail_msg("%.480s: element %u is %g, expected %g", text, i, kva_ref_tensor_get(out[which], i), expected[i]);
   }
   kva_ref_tensor_free(in), kva_ref_tensor_free(out[0]), kva_ref_tensor_free(out[1]);
   kva_module_destroy(m);
@@ -92,6 +95,68 @@ static void test_trees(void **unused) {
                                                                                           "[0, 1, 2, 0, 2]") "> (x) }"
   check(TREE_CLASSIFIER, 0, 2, X(1, 4, 2, -1), X(5, 7));
   check(TREE_CLASSIFIER, 1, 1, X(1, 5), X(10, 2, 0));
+}
+
+/* x0 against 1: 10, else x1 against 5: 20, else 30. The leaf of 10 is reached a step before the others. Where `second`
+ * is 1, both nodes lead to it, and the leaf of 20 is a tree of its own. A NaN answers no, but for NEQ. */
+#define LOPSIDED(mode, second)                                                                                   \
+  ONNX "(float[N, 2] x) => (float[N, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1,"               \
+       " nodes_treeids = [0, 0, 0, 0, 0], nodes_nodeids = [0, 1, 2, 3, 4], nodes_featureids = [0, 0, 1, 0, 0],"  \
+       " nodes_values = [1.0, 0.0, 5.0, 0.0, 0.0], nodes_modes = [\"BRANCH_" mode "\", \"LEAF\", \"BRANCH_" mode \
+       "\", \"LEAF\", \"LEAF\"], nodes_truenodeids = [1, 0, " second                                             \
+       ", 0, 0], nodes_falsenodeids = [2, 0, 4, 0, 0], target_treeids = [0, 0, 0], target_nodeids = [1, 3, 4],"  \
+       " target_ids = [0, 0, 0], target_weights = [10.0, 20.0, 30.0]> (x) }"
+
+static void test_modes(void **unused) {
+  (void)unused;
+  const double inf = INFINITY;
+#define POINTS X(1, 5, -inf, -inf, inf, inf, 2, 5, 2, 7, 0, NAN, NAN, 4)
+  check(LOPSIDED("LEQ", "3"), 0, 7, POINTS, X(10, 10, 30, 20, 30, 10, 20));
+  check(LOPSIDED("LT", "3"), 0, 7, POINTS, X(30, 10, 30, 30, 30, 10, 20));
+  check(LOPSIDED("GTE", "3"), 0, 7, POINTS, X(10, 30, 10, 10, 10, 30, 30));
+  check(LOPSIDED("GT", "3"), 0, 7, POINTS, X(30, 30, 10, 10, 10, 30, 30));
+  check(LOPSIDED("EQ", "3"), 0, 7, POINTS, X(10, 30, 30, 20, 30, 30, 30));
+  check(LOPSIDED("NEQ", "3"), 0, 7, POINTS, X(30, 10, 10, 10, 10, 10, 10));
+  check(LOPSIDED("LEQ", "1"), 0, 7, POINTS, X(30, 30, 50, 30, 50, 30, 30));
+}
+
+/* Three numbers for each tree, `step` more in each. Features of leaves count for nothing. */
+static void add_list(kva_text *text, const char *name, int trees, int step, int a, int b, int c) {
+  kva_text_add(text, " %s = [", name);
+  for (int t = 0; t < trees; t++)
+    kva_text_add(text, "%s%d, %d, %d", t ? ", " : "", a + t * step, b + t * step, c + t * step);
+  kva_text_add(text, "],");
+}
+
+/* More nodes and features than fit in one number together: as many trees of one branch, each of a feature of its own.
+ */
+static void test_large(void **unused) {
+  (void)unused;
+  enum { TREES = 10923, FEATURES = 1 << 16 };
+  kva_text text = {0};
+  kva_text_add(&text, ONNX "(float[N, %d] x) => (float[N, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1,",
+               FEATURES);
+  add_list(&text, "nodes_treeids", TREES, 1, 0, 0, 0);
+  add_list(&text, "nodes_nodeids", TREES, 0, 0, 1, 2);
+  add_list(&text, "nodes_featureids", TREES, 6, 3, 3, 3);
+  add_list(&text, "nodes_truenodeids", TREES, 0, 1, 0, 0);
+  add_list(&text, "nodes_falsenodeids", TREES, 0, 2, 0, 0);
+  add_list(&text, "target_treeids", TREES, 1, 0, 0, 0);
+  add_list(&text, "target_nodeids", TREES, 0, 1, 2, 2);
+  add_list(&text, "target_ids", TREES, 0, 0, 0, 0);
+  kva_text_add(&text, " nodes_values = [");
+  for (int t = 0; t < TREES; t++) kva_text_add(&text, "%s0.5, 0.0, 0.0", t ? ", " : "");
+  kva_text_add(&text, "], nodes_modes = [");
+  for (int t = 0; t < TREES; t++) kva_text_add(&text, "%s\"BRANCH_LEQ\", \"LEAF\", \"LEAF\"", t ? ", " : "");
+  kva_text_add(&text, "], target_weights = [");
+  for (int t = 0; t < TREES; t++) kva_text_add(&text, "%s1.0, 100.0, 0.0", t ? ", " : "");
+  kva_text_add(&text, "]> (x) }");
+  double *x = malloc(FEATURES * sizeof *x), expected = 0;
+  for (int i = 0; i < FEATURES; i++) x[i] = i % 7 == 0;
+  for (int t = 0; t < TREES; t++) expected += x[3 + 6 * t] <= 0.5 ? 1 : 100;
+  check(text.data, 0, 1, FEATURES, x, 1, &expected);
+  free(x);
+  kva_text_free(&text);
 }
 
 /* Four support vectors; what follows closes the attributes. */
@@ -175,7 +240,8 @@ static void test_refusals(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_features), cmocka_unit_test(test_linear),
-                                     cmocka_unit_test(test_trees), cmocka_unit_test(test_machines),
+                                     cmocka_unit_test(test_trees),    cmocka_unit_test(test_modes),
+                                     cmocka_unit_test(test_large),    cmocka_unit_test(test_machines),
                                      cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

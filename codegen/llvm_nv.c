@@ -228,11 +228,6 @@ static void wgmma_wait(kva_emit *e, const kva_kintrinsic *m, uint32_t n_places) 
   pass_through(e, m, text, m->numbers + 1, n_places);
 }
 
-static void set_registers(kva_emit *e, const kva_kintrinsic *m, const char *direction) {
-  const char *text = kva_arena_printf(e->scratch, "setmaxnreg.%s.sync.aligned.u32 %d;", direction, m->numbers[0]);
-  effect(e, text, "", 0, NULL);
-}
-
 void kva_ll_nv(kva_emit *e, const kva_kinstr *i) {
   const kva_kintrinsic *m = i->intrinsic;
   LLVMValueRef number = LLVMConstInt(i32_type(e), (uint64_t)m->numbers[0], true);
@@ -257,8 +252,6 @@ void kva_ll_nv(kva_emit *e, const kva_kinstr *i) {
   case KVA_NV_wgmma_commit: effect(e, "wgmma.commit_group.sync.aligned;", "", 0, NULL); return;
   case KVA_NV_wgmma_wait: wgmma_wait(e, m, 1); return;
   case KVA_NV_wgmma_wait2: wgmma_wait(e, m, 2); return;
-  case KVA_NV_registers_inc: set_registers(e, m, "inc"); return;
-  case KVA_NV_registers_dec: set_registers(e, m, "dec"); return;
   default: KVA_ASSERT(!"an instruction of the dialect");
   }
 }

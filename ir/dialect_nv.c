@@ -104,10 +104,6 @@ static const char *check_wait(int32_t groups, const char *wrong) {
   return groups < 0 || groups > MAX_GROUPS ? "more groups under way than there may be" : wrong;
 }
 
-static const char *check_limit(int32_t n) {
-  return n >= 24 && n <= 256 && n % 8 == 0 ? NULL : "the number of registers is not a multiple of 8 from 24 to 256";
-}
-
 static const char *check_warpgroup(const kva_kintrinsic *m) {
   const kva_kplace *p = m->places;
   const int32_t *n = m->numbers;
@@ -118,8 +114,6 @@ static const char *check_warpgroup(const kva_kintrinsic *m) {
   case KVA_NV_wgmma_fence2: return check_two(p, n);
   case KVA_NV_wgmma_wait: return check_wait(n[0], check_registers(&p[0], n[1]));
   case KVA_NV_wgmma_wait2: return check_wait(n[0], check_two(p, n + 1));
-  case KVA_NV_registers_inc:
-  case KVA_NV_registers_dec: return check_limit(n[0]);
   default: return NULL;
   }
 }

@@ -341,8 +341,7 @@ static void test_features(void **state) {
               {"store_matrix tile[8*t], a[0], 1, 0", "store_matrix", "sm_90 sm_90a"},
               {"proxy_fence", "proxy_fence", "sm_90 sm_90a"},
               {"mbarrier_fence", "mbarrier_fence", "sm_90 sm_90a"},
-              {"wgmma_commit", "wgmma_commit", "sm_90a"},
-              {"registers_dec 40", "registers_dec", "sm_90a"}};
+              {"wgmma_commit", "wgmma_commit", "sm_90a"}};
   static const char *const architectures[] = {"sm_80", "sm_90", "sm_90a", NULL};
   for (size_t r = 0; r < 4 * (sizeof rows / sizeof *rows); r++) {
     const char *arch = architectures[r % 4], *all = rows[r / 4].architectures, *found = arch ? strstr(all, arch) : NULL;

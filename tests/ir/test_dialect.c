@@ -48,9 +48,7 @@ static const char all[] = "      copy_async tile[8*t], x[64*g + 8*t], min(16, N)
                           "      wgmma_fence2 d[0], 4, a[0], 4\n"
                           "      wgmma_commit\n"
                           "      wgmma_wait 1, d[0], 8\n"
-                          "      wgmma_wait2 0, d[0], 4, d[4], 4\n"
-                          "      registers_inc 232\n"
-                          "      registers_dec 40\n";
+                          "      wgmma_wait2 0, d[0], 4, d[4], 4\n";
 
 static kva_kernel *parse(kernel_fixture *f, const char *lines) {
   kva_text text = {0};
@@ -126,8 +124,6 @@ static const struct refusal {
     {"wgmma_fence2 d[0], 8, a[0], 5", "exceed their buffer"},
     {"wgmma_wait 8, d[0], 8", "more groups"},
     {"wgmma_wait2 0, d[0], 4, d[4], 5", "exceed their buffer"},
-    {"registers_inc 12", "24 to 256"},
-    {"registers_dec 44", "24 to 256"},
     {"%0 = copy_commit", "no instruction 'copy_commit' makes a value"},
     {"exp2 1.0", "expected an instruction"},
     {"mma d[0], a[0]", "expected ','"},
@@ -161,7 +157,6 @@ static void test_places(void **state) {
       {"threads 128 { thread t < 128 width 4 { copy_commit } }", "over the block's threads"},
       {"threads 128 { thread t < 128 subgroup 32 { copy_commit } }", "over the block's threads"},
       {"threads 96 { thread t < 96 { wgmma_commit } }", "no whole warpgroup"},
-      {"threads 96 { thread t < 96 { registers_dec 40 } }", "no whole warpgroup"},
       {"threads 96 { thread t < 96 { proxy_fence } }", NULL},
       {"threads 128 { grid g < 2 { thread t < 128 { serial i < 4 { wgmma_commit } } } }", NULL},
   };
@@ -178,14 +173,9 @@ static void test_places(void **state) {
 /* Every operand counts. */
 static void test_hash(void **state) {
   kernel_fixture *f = *state;
-  static const char *const different[] = {"copy_async tile[8*t], x[8*t], 16\n",
-                                          "copy_async tile[8*t], x[8*t], 8\n",
-                                          "copy_async tile[t], x[8*t], 16\n",
-                                          "load_matrix a[0], tile[8*t], 4, 0\n",
-                                          "load_matrix a[0], tile[8*t], 4, 1\n",
-                                          "load_matrix b[0], tile[8*t], 2, 0\n",
-                                          "registers_inc 40\n",
-                                          "registers_dec 40\n"};
+  static const char *const different[] = {"copy_async tile[8*t], x[8*t], 16\n",  "copy_async tile[8*t], x[8*t], 8\n",
+                                          "copy_async tile[t], x[8*t], 16\n",    "load_matrix a[0], tile[8*t], 4, 0\n",
+                                          "load_matrix a[0], tile[8*t], 4, 1\n", "load_matrix b[0], tile[8*t], 2, 0\n"};
   enum { N = sizeof different / sizeof *different };
   uint64_t hashes[N];
   for (size_t i = 0; i < N; i++) {

@@ -380,7 +380,7 @@ static void prepare(kva_gpu_tile *x, bool wgmma) {
   }
   create_shared(x);
   x->kb->kernel->threads = (uint32_t)x->threads;
-  /* One block per multiprocessor because of its shared memory; setmaxnreg must know what each thread starts with. */
+  /* One block per multiprocessor because of its shared memory: its threads may have all registers. */
   if (x->threads >= LARGE_BLOCK) x->kb->kernel->blocks = 1;
   x->slices = kva_expr_ceildiv(x->e, x->depth, kva_gpu_num(x, x->bk));
 }

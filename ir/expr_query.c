@@ -1,7 +1,5 @@
-/* Queries on expressions: affine form, substitution, evaluation, text. */
+/* Queries on expressions: affine form, substitution, evaluation. */
 #include "ir/expr_internal.h"
-
-#include <inttypes.h>
 
 bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol, const kva_expr **out_coefficient,
                      const kva_expr **out_rest) {
@@ -114,62 +112,4 @@ bool kva_expr_eval(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_
   int64_t a, b;
   return kva_expr_eval(e->a, lookup, user, &a) && kva_expr_eval(e->b, lookup, user, &b) &&
          eval_pair(e->kind, a, b, out_v);
-}
-
-/* ---- text -------------------------------------------------------------------------------------------------------- */
-
-static void print_term(const kva_expr_term *t, bool first, kva_text *out) {
-  if (!first) {
-    kva_text_add(out, t->coefficient < 0 ? " - " : " + ");
-  } else if (t->coefficient < 0) {
-    kva_text_add(out, "-");
-  }
-  uint64_t magnitude = t->coefficient < 0 ? -(uint64_t)t->coefficient : (uint64_t)t->coefficient;
-  if (magnitude != 1) kva_text_add(out, "%" PRIu64 "*", magnitude);
-  for (uint32_t f = 0; f < t->n_factors; f++) {
-    if (f) kva_text_add(out, "*");
-    kva_expr_print(t->factors[f], out);
-  }
-}
-
-static void print_sum(const kva_expr *e, kva_text *out) {
-  for (uint32_t i = 0; i < e->n_terms; i++) print_term(&e->terms[i], i == 0, out);
-  if (!e->n_terms) {
-    kva_text_add(out, "%" PRId64, e->constant);
-  } else if (e->constant) {
-    uint64_t magnitude = e->constant < 0 ? -(uint64_t)e->constant : (uint64_t)e->constant;
-    kva_text_add(out, " %c %" PRIu64, e->constant < 0 ? '-' : '+', magnitude);
-  }
-}
-
-static void print_pair(const char *name, const kva_expr *e, kva_text *out) {
-  kva_text_add(out, "%s(", name);
-  kva_expr_print(e->a, out);
-  kva_text_add(out, ", ");
-  kva_expr_print(e->b, out);
-  kva_text_add(out, ")");
-}
-
-/* Imported models may use any string as a size's name. */
-static void print_symbol(const char *name, kva_text *out) {
-  bool plain = !(*name >= '0' && *name <= '9') && *name;
-  for (const char *s = name; *s; s++) {
-    plain &= (*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '_';
-  }
-  if (plain)
-    kva_text_add(out, "%s", name);
-  else
-    kva_text_add_quoted(out, name);
-}
-
-void kva_expr_print(const kva_expr *e, kva_text *out) {
-  switch (e->kind) {
-  case KVA_EXPR_SUM: print_sum(e, out); break;
-  case KVA_EXPR_SYMBOL: print_symbol(e->name, out); break;
-  case KVA_EXPR_DIV: print_pair("floordiv", e, out); break;
-  case KVA_EXPR_MOD: print_pair("mod", e, out); break;
-  case KVA_EXPR_MIN: print_pair("min", e, out); break;
-  case KVA_EXPR_MAX: print_pair("max", e, out); break;
-  case KVA_EXPR_OVERFLOW: kva_text_add(out, "overflow"); break;
-  }
 }

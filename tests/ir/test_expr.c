@@ -264,6 +264,24 @@ static void runaway_expressions_end(void **state) {
   kva_arena_destroy(f.arena);
 }
 
+/* What was made first does not show. */
+static void text_has_one_order(void **state) {
+  (void)state;
+  for (int turn = 0; turn < 2; turn++) {
+    fixture f = make();
+    const kva_expr *low = NULL, *high = NULL;
+    for (int i = 0; i < 2; i++) {
+      if (i == turn) low = MIN(f.A, INT(8));
+      if (i != turn) high = MAX(INT(0), SUB(f.A, INT(9)));
+    }
+    TEXT(SUB(low, high), "min(8, A) - max(0, A - 9)");
+    TEXT(MUL(high, low), "min(8, A)*max(0, A - 9)");
+    TEXT(MAX(high, low), "max(A - 9, min(8, A))");
+    TEXT(MIN(DIV(low, f.B), DIV(high, f.B)), "min(floordiv(min(8, A), B), floordiv(max(0, A - 9), B))");
+    kva_arena_destroy(f.arena);
+  }
+}
+
 static void text_is_readable(void **state) {
   (void)state;
   fixture f = make();
@@ -477,6 +495,7 @@ int main(void) {
       cmocka_unit_test(overflow_absorbs),
       cmocka_unit_test(runaway_expressions_end),
       cmocka_unit_test(text_is_readable),
+      cmocka_unit_test(text_has_one_order),
       cmocka_unit_test(simplification_keeps_values),
       cmocka_unit_test(substitution_agrees_with_evaluation),
   };

@@ -11,7 +11,7 @@
  * off by 2^15 units itself.
  *
  * Exact remains what something else depends on: results of other types, comparisons, conversions to integers, functions
- * that jump, and what memory of the kernel or an intrinsic takes. */
+ * that jump, what memory of the kernel or an intrinsic takes, and e^x - 1, which near 0 all bits cancel of. */
 #include "codegen/legalize.h"
 
 static const double LOG2E = 1.4426950408889634;
@@ -57,8 +57,16 @@ static bool is_smooth(kva_kop op) {
   return op < KVA_K_CONST && !jumps;
 }
 
+/* Operand `a` is an exponential from which i subtracts a number, as ELU does, or which it subtracts from one. */
+static bool cancels(const kva_kinstr *i, uint32_t a) {
+  if ((i->op != KVA_K_add && i->op != KVA_K_sub) || i->args[a]->op != KVA_K_exp) return false;
+  const kva_kinstr *other = i->args[1 - a];
+  return other->op == KVA_K_CONST && (i->op == KVA_K_sub ? other->imm.f > 0 : other->imm.f < 0);
+}
+
 /* Whether operand `a` need not be exact for i's sake. */
 static bool tolerates(const kva_kinstr *i, uint32_t a) {
+  if (cancels(i, a)) return false;
   if (i->op == KVA_K_STORE) return a == 0 && i->buf->space == KVA_K_PARAM && is_short(i->buf->dtype);
   if (i->op == KVA_K_NARROW) return is_short((kva_dtype)i->imm.i);
   if (i->op == KVA_K_select) return a > 0;

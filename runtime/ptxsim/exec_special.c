@@ -4,7 +4,8 @@
  *   relative   rcp, sqrt 2^-23    rsqrt 2^-22.9    ex2, lg2 2^-22    div.full, div.approx 2^-22    tanh 2^-11
  *   absolute   sin, cos 2^-20.9 in [-pi, pi]; lg2 2^-22 in [0.5, 2]
  *
- * What rounding adds is inside the bound. 0, infinity and NaN are exact, and so is ex2 on 16 bits. */
+ * What rounding adds is inside the bound. 0, infinity and NaN are exact, as operands and as results, and so is ex2 on
+ * 16 bits. */
 #include "runtime/ptxsim/exec.h"
 
 #include <math.h>
@@ -28,15 +29,15 @@ static inline float near_lg2(float x) {
   return fabs(y) <= 1 ? off_by(x, y, 0x1p-22 - 0x1p-24) : off(x, y, 0x1p-22);
 }
 
-#define FUNCTIONS(T)                                               \
-  PTX_FN1(rcp_##T, T, T, off(x, 1 / (double)x, 0x1p-23))           \
-  PTX_FN1(sqrt_##T, T, T, off(x, sqrt((double)x), 0x1p-23))        \
-  PTX_FN1(rsqrt_##T, T, T, off(x, 1 / sqrt((double)x), 0x1.1p-23)) \
-  PTX_FN1(ex2_##T, T, T, off(x, exp2((double)x), 0x1p-22))         \
-  PTX_FN1(lg2_##T, T, T, near_lg2(x))                              \
-  PTX_FN1(sin_##T, T, T, off_by(x, sin((double)x), 0x1p-21))       \
-  PTX_FN1(cos_##T, T, T, off_by(x, cos((double)x), 0x1p-21))       \
-  PTX_FN1(tanh_##T, T, T, off(x, tanh((double)x), 0x1p-11))        \
+#define FUNCTIONS(T)                                                      \
+  PTX_FN1(rcp_##T, T, T, off(x, 1 / (double)x, 0x1p-23))                  \
+  PTX_FN1(sqrt_##T, T, T, off(x, sqrt((double)x), 0x1p-23))               \
+  PTX_FN1(rsqrt_##T, T, T, off(x, 1 / sqrt((double)x), 0x1.1p-23))        \
+  PTX_FN1(ex2_##T, T, T, x == 0 ? 1 : off(x, exp2((double)x), 0x1p-22))   \
+  PTX_FN1(lg2_##T, T, T, near_lg2(x))                                     \
+  PTX_FN1(sin_##T, T, T, x == 0 ? x : off_by(x, sin((double)x), 0x1p-21)) \
+  PTX_FN1(cos_##T, T, T, x == 0 ? 1 : off_by(x, cos((double)x), 0x1p-21)) \
+  PTX_FN1(tanh_##T, T, T, off(x, tanh((double)x), 0x1p-11))               \
   PTX_FN2(div_##T, T, T, T, off(x, (double)x / (double)y, 0x1p-22))
 FUNCTIONS(f32)
 FUNCTIONS(f32z)

@@ -118,8 +118,38 @@ static void test_no_maximum(void **state) {
   check_sum("bfloat16", "min", false);
 }
 
+/* Of e^x - 1 near 0 nothing is left but the error. */
+static void check_shifted(const char *operation, bool near) {
+  kva_text source = {0};
+  kva_text_add(&source,
+               "kernel \"shifted\" (read float16 x[B], write float16 y[B]) {\n"
+               "  parallel b < B {\n"
+               "    %%0 = load x[b]\n"
+               "    %%1 = exp %%0 : float\n"
+               "    %%2 = %s : float\n"
+               "    store y[b], %%2\n"
+               "  }\n"
+               "}\n",
+               operation);
+  kva_text text = scheduled_text("sm_80", source.data);
+  assert_int_equal(strstr(text.data, "near_exp2") != NULL, near);
+  kva_text_free(&text);
+  kva_text_free(&source);
+}
+
+static void test_cancelling(void **state) {
+  (void)state;
+  check_shifted("sub %1, 1.0", false);
+  check_shifted("sub 1.0, %1", false);
+  check_shifted("add %1, -1.0", false);
+  check_shifted("add -1.0, %1", false);
+  check_shifted("add %1, 1.0", true);
+  check_shifted("mul %1, -1.0", true);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_near), cmocka_unit_test(test_short_elements),
-                                     cmocka_unit_test(test_float_elements), cmocka_unit_test(test_no_maximum)};
+                                     cmocka_unit_test(test_float_elements), cmocka_unit_test(test_no_maximum),
+                                     cmocka_unit_test(test_cancelling)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

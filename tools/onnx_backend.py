@@ -1,7 +1,7 @@
 """ONNX's own test runner over the tool: KVASIR=build/release/kvasir python3 tools/onnx_backend.py [-k NAME]
 
-Needs pip's onnx. Each case is a folder as `kvasir conform` takes it; what it computes is compared by the runner. docs/onnx.md
-has the counts; the runner also counts each case for CUDA, skipped.
+Needs pip's onnx. Each case is a folder as `kvasir conform` takes it; the runner compares, and counts each case for CUDA, too, as
+skipped. docs/onnx.md has the counts.
 """
 import os
 import pathlib
@@ -14,8 +14,6 @@ import onnx
 import onnx.backend.base
 import onnx.backend.test
 
-TOOL = os.environ.get("KVASIR", "kvasir")
-
 
 def to_proto(value, kind):
     if kind.HasField("optional_type"):
@@ -25,38 +23,27 @@ def to_proto(value, kind):
     return onnx.numpy_helper.from_array(numpy.asarray(value))
 
 
-def element_type(kind):
-    while not kind.HasField("tensor_type"):
-        kind = kind.optional_type.elem_type if kind.HasField("optional_type") else kind.sequence_type.elem_type
-    return onnx.helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
-
-
-def load(path, dtype):
-    array = numpy.load(path)
-    return array.view(dtype) if array.dtype.kind == "V" else array.astype(dtype)
-
-
 class Model(onnx.backend.base.BackendRep):
     def __init__(self, model):
         self.model = model
 
     def outputs(self, folder):
-        for k, output in enumerate(self.model.graph.output):
-            dtype, one = element_type(output.type), folder / f"output_{k}.npy"
-            parts = sorted(folder.glob(f"output_{k}_*.npy"), key=lambda p: int(p.stem.split("_")[2]))
-            yield load(one, dtype) if one.exists() else [load(p, dtype) for p in parts]
+        for k in range(len(self.model.graph.output)):
+            one, parts = folder / f"output_{k}.pb", folder.glob(f"output_{k}_*.pb")
+            arrays = [onnx.numpy_helper.to_array(onnx.load_tensor(path)) for path in
+                      ([one] if one.exists() else sorted(parts, key=lambda p: int(p.stem.split("_")[2])))]
+            yield arrays[0] if one.exists() else arrays
 
     def run(self, inputs, **_):
         with tempfile.TemporaryDirectory() as name:
             case = pathlib.Path(name)
-            data = case / "test_data_set_0"
-            data.mkdir()
+            (data := case / "test_data_set_0").mkdir()
             onnx.save(self.model, case / "model.onnx")
             constants = {t.name for t in self.model.graph.initializer}  # inputs, too, in old files
             kinds = [i.type for i in self.model.graph.input if i.name not in constants]
             for k, (value, kind) in enumerate(zip(inputs, kinds)):
                 (data / f"input_{k}.pb").write_bytes(to_proto(value, kind).SerializeToString())
-            command = [TOOL, "conform", case, "--output", case / "out", "--time-limit", "600", "-v"]
+            command = [os.environ.get("KVASIR", "kvasir"), "conform", case, "--output", case / "out", "--time-limit", "600", "-v"]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.stdout.startswith("skip"):
                 raise unittest.SkipTest(done.stdout.splitlines()[0])
@@ -76,5 +63,8 @@ class Backend(onnx.backend.base.Backend):
 
 
 if __name__ == "__main__":
-    globals().update(onnx.backend.test.BackendTest(Backend, __name__).test_cases)
+    tests = onnx.backend.test.BackendTest(Backend, __name__)
+    # The runner compares values of random draws, and cannot compare a list that holds a scalar.
+    tests.exclude("test_(bernoulli|training_dropout(?!_zero)).*_cpu|test_loop16_seq_none_cpu")
+    globals().update(tests.test_cases)
     unittest.main()

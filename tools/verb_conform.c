@@ -7,7 +7,6 @@
  * have the recorded shape, type and distribution. */
 #include "ops/ids.h"
 #include "runtime/exe/files.h"
-#include "runtime/npy.h"
 #include "tools/cli.h"
 #include "tools/driver/differences.h"
 #include "tools/driver/isolate.h"
@@ -324,15 +323,15 @@ static outcome compare_outputs(const interface *f, const kva_tensor *out, const 
   return result;
 }
 
-/* Output k as output_<k>.npy; tensors of a list as output_<k>_<i>.npy. */
+/* Output k as output_<k>.pb, a TensorProto as in the suites; tensors of a list as output_<k>_<i>.pb. */
 static outcome write_outputs(const interface *f, const kva_tensor *out, const conform_options *o, kva_diag *diag,
                              kva_text *why) {
   for (uint32_t k = 0; k < f->n_outputs; k++)
     for (uint32_t i = 0; i < f->outputs[k].n; i++) {
       char path[4096];
-      const char *form = f->outputs[k].kind == KVA_VALUE_TENSOR ? "%s/output_%u.npy" : "%s/output_%u_%u.npy";
+      const char *form = f->outputs[k].kind == KVA_VALUE_TENSOR ? "%s/output_%u.pb" : "%s/output_%u_%u.pb";
       snprintf(path, sizeof path, form, o->output_dir, k, i);
-      kva_status status = kva_npy_write(path, out++, diag);
+      kva_status status = kva_cli_write_proto(path, "", out++, diag);
       if (status) return outcome_of(status, diag, why);
     }
   return OUTCOME_PASS;

@@ -25,7 +25,6 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 600  # seconds for one model
 AGREE = 1e-5
-SHORT = 1e-4  # seconds; what takes less is mostly the call from Python, and not part of means
 
 
 def runs_of(path):
@@ -221,8 +220,7 @@ def architecture(name):
 
 def summary(results):
     ran = [r for r in results if "error" in r]
-    longer = [r for r in ran if (cell(r, "seconds", "kvasir") or 0) > SHORT]
-    peers, twins = [[q for r in longer if (q := quotient(r, "kvasir", b))] for b in ("ort", "static")]
+    peers, twins = [[q for r in ran if (q := quotient(r, "kvasir", b))] for b in ("ort", "static")]
     yield f"{len(results)} models of {len({architecture(r['name']) for r in results})} architectures."
     yield f"{len(ran)} run, {sum(r['status'] == 'agrees' for r in ran)} agree to {AGREE} of the largest output."
     yield f"Time against ONNX Runtime, geometric mean: {mean(peers):.2f}; above 2: {sum(q > 2 for q in peers)} of {len(peers)}."

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A bf16 training step of the 1.5B preset's layers through nvJitLink, a compiler of PTX that ignores setmaxnreg: what
 # comes of kernels whose PTX is shipped alone, at worst. As with ptxas (test_assembler.sh), no products of warpgroups are
-# serialised, attention's included, and no kernel needs more than 64 bytes of stack. Heads are as many as keys' heads, and
-# four times as many, whose gradients walk several heads.
+# serialised, attention's included, and no kernel needs more than 64 bytes of stack; by 13.0 the gradient of keys and
+# values needs 112. Heads are as many as keys' heads, and four times as many, whose gradients walk several heads.
 . "$(dirname "$0")/support.sh"
 command -v python3 >/dev/null || { echo "SKIP: no python3" && exit 77; }
 library=$("$KVASIR" doctor --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["nvjitlink"]["path"] or "")')
@@ -29,7 +29,11 @@ log = log.value.decode()
 
 bad = [x for x in re.findall(r"\((C75\d\d)\)([^\n]*)", log) if "C7504" <= x[0] <= "C7515"]
 stacks = re.findall(r"Function properties for '?(\w+)'?[^\n]*\n[^\n]*?(\d+) bytes stack", log)
-bad += [(name, stack + " bytes of stack") for name, stack in stacks if int(stack) > 64]
+major, minor = ctypes.c_uint(), ctypes.c_uint()
+assert link.nvJitLinkVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
+older = (major.value, minor.value) < (13, 5)
+limits = [(name, int(stack), 112 if older and "attention_grad_kv" in name else 64) for name, stack in stacks]
+bad += [(name, f"{stack} bytes of stack") for name, stack, limit in limits if stack > limit]
 attention = sum("_attention" in name for name, _ in stacks)
 print(len(stacks), "kernels,", attention, "of attention;", bad)
 sys.exit(bool(bad) or len(stacks) < int(sys.argv[3]) or attention < 4)

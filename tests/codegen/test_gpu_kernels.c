@@ -20,8 +20,6 @@
 
 /* Gradients of attention hold two sums of the head's width: a few of their registers go to memory. */
 enum { GRADIENT_SPILL = 64 };
-/* So does a division for each score, that of tanh, in warpgroups' attention. */
-enum { SOFTCAP_SPILL = 76 };
 
 typedef struct named {
   const char *name, *arch, *attrs;
@@ -71,8 +69,7 @@ static const named kernels[] = {
   FORWARD("attention_causal_128", "causal=1", KVA_F16)
   FORWARD("attention_full_128", "", KVA_BF16)
   FORWARD("attention_window_128", "causal=1; window=512", KVA_BF16)
-  {"attention_softcap_128", "sm_90a", "causal=1; softcap=30", KVA_BF16, KVA_OP_attention, {Q("128"), KV("128"), KV("128")},
-   SOFTCAP_SPILL},
+  FORWARD("attention_softcap_128", "causal=1; softcap=30", KVA_BF16)
   FORWARD("attention_mask_128", "", KVA_BF16, "B,1,T,T", "4")
   SHIFT_GRADS("sm_80", KVA_F32, "32")
   SHIFT_GRADS("sm_80", KVA_F32, "192")

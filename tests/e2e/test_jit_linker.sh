@@ -10,8 +10,8 @@ library=$("$KVASIR" doctor --json | python3 -c 'import json, sys; print(json.loa
 
 # name, least number of kernels, arguments
 check() {
-expect 0 build models/lm.kv -D preset=1.5B "${@:3}" --train --precision bf16 --target sm_90a --emit=ptx -o "$work/$1.ptx"
-python3 - "$library" "$work/$1.ptx" "$2" >"$work/out" 2>&1 <<'PY' || fail "the JIT linker's code is worse than ptxas's"
+  expect 0 build models/lm.kv -D preset=1.5B "${@:3}" --train --precision bf16 --target sm_90a --emit=ptx -o "$work/$1.ptx"
+  python3 - "$library" "$work/$1.ptx" "$2" >"$work/out" 2>&1 <<'PY' || fail "the JIT linker's code is worse than ptxas's"
 import ctypes, re, sys
 
 link = ctypes.CDLL(sys.argv[1])

@@ -10,7 +10,7 @@
  * reads the old one. */
 #include "codegen/kernels/nv/attention/hopper.h"
 
-enum { TILE_BYTES = 32 * 1024, MAX_KEYS = 128, MAX_MASKED = 64 };
+enum { TILE_BYTES = 32 * 1024, MAX_KEYS = 128, MAX_CROWDED = 64 };
 
 typedef struct forward {
   kva_hopper h;
@@ -84,8 +84,9 @@ static void last_product(const forward *w) {
 
 static const char *choose(forward *w, kva_lower *l, const kva_node *n) {
   *w = (forward){.h = {.n_own = 1, .own = {KVA_ATTENTION_Q}, .far_side = {KVA_ATTENTION_K, KVA_ATTENTION_V}}};
-  bool crowded = kva_operand(n, KVA_ATTENTION_MASK) || kva_operand(n, KVA_ATTENTION_SLOPES);
-  return kva_hopper_choose(&w->h, l, n, crowded ? MAX_MASKED : MAX_KEYS, TILE_BYTES);
+  bool crowded = kva_operand(n, KVA_ATTENTION_MASK) || kva_operand(n, KVA_ATTENTION_SLOPES) ||
+                 ((const kva_attention_attrs *)n->attrs)->softcap > 0;
+  return kva_hopper_choose(&w->h, l, n, crowded ? MAX_CROWDED : MAX_KEYS, TILE_BYTES);
 }
 
 const char *kva_hopper_forward_refuses(kva_lower *l, const kva_node *n) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sourced after tests/e2e/support.sh: launchers of MPI on this machine.
+# Sourced after tests/e2e/support.sh: launchers of MPI on this machine, and runs to compare.
 launchers=()
 for launcher in mpirun.openmpi mpirun.mpich; do
   command -v "$launcher" >/dev/null && launchers+=("$launcher")
@@ -16,4 +16,27 @@ ranks() {
   local n=$1
   shift
   timeout 60 "${launcher:-${launchers[0]}}" -n "$n" "$@" >"$work/out" 2>&1 </dev/null
+}
+
+# one NAME OPTIONS...: a run of one process, with $work/NAME.jsonl and checkpoints in $work/NAME.
+one() {
+  expect 0 train "${@:2}" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1
+}
+# mesh NAME PROCESSES AXES OPTIONS...: the same on a mesh.
+mesh() {
+  ranks "$2" "$KVASIR" train "${@:4}" --mesh "$3" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1 ||
+    fail "$1: exit code $?"
+}
+# same NAME NAME: both runs say and learn the same; the time that they took is not compared.
+result() { sed 's/"seconds": *[^,]*,//' "$work/$1.jsonl"; }
+same() {
+  cmp <(result "$1") <(result "$2") || fail "$1 and $2 report other numbers"
+  cmp "$work/$1"/*.safetensors "$work/$2"/*.safetensors || fail "$1 and $2 learn other parameters"
+}
+losses() { sed -n 's/.*"step", "loss": \([^,]*\),.*/\1/p' "$work/$1.jsonl"; } # a run that goes on evaluates more often
+# near NAME NAME COUNT: both runs have that many losses, within 1e-5 of each other.
+near() {
+  paste <(losses "$1") <(losses "$2") |
+    awk -v count="$3" '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5) exit 1; n++ } END { exit n != count }' ||
+    fail "losses of $1 and $2 differ"
 }

@@ -10,19 +10,6 @@ launcher=${launchers[0]}
 
 small=(models/lm.kv -D preset=small -D layers=1 -D vocab=64 -D d=32 -D ffn=48)
 lm=("${small[@]}" --data induction:length=12 --threads 1 --batch 4 --eval-every 10 --eval-batches 3)
-one() { # one NAME OPTIONS...
-  expect 0 train "${@:2}" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1
-}
-mesh() { # mesh NAME PROCESSES AXES OPTIONS...
-  ranks "$2" "$KVASIR" train "${@:4}" --mesh "$3" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1 ||
-    fail "$1: exit code $?"
-}
-losses() { sed -n 's/.*"step", "loss": \([^,]*\),.*/\1/p' "$work/$1.jsonl"; }
-near() { # near NAME NAME COUNT
-  paste <(losses "$1") <(losses "$2") |
-    awk -v count="$3" '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5) exit 1; n++ } END { exit n != count }' ||
-    fail "losses of $1 and $2 differ"
-}
 
 # Documents, two query heads to a key, a shift over three rows.
 grouped=("${lm[@]}" -D kv_heads=2 -D separator=3 -D window=2 --steps 50 --eval-every 25)

@@ -10,48 +10,31 @@ launcher=${launchers[0]}
 small=(models/mlp.kv -D d=50 -D hidden=30 -D vocab=40 --threads 1 --steps 6 --eval-every 3 --eval-batches 3)
 lm=(models/lm.kv -D preset=small -D layers=1 -D vocab=64 -D d=32 -D separator=3 --data random:length=12 --threads 1 --steps 3
   --eval-every 3 --eval-batches 2)
-result() { sed 's/"seconds": *[^,]*,//' "$work/$1.jsonl"; }
-one() { # one NAME OPTIONS...
-  expect 0 train "${@:2}" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1
-}
-mesh() { # mesh NAME N,zero=Z OPTIONS...
-  ranks "${2%%,*}" "$KVASIR" train "${@:3}" --mesh "data=$2" --metrics "$work/$1.jsonl" --checkpoint "$work/$1" --keep 1 ||
-    fail "$1: exit code $?"
-}
-same() { # same NAME NAME
-  cmp <(result "$1") <(result "$2") || fail "$1 and $2 report other numbers"
-  cmp "$work/$1"/*.safetensors "$work/$2"/*.safetensors || fail "$1 and $2 learn other parameters"
-}
-near() { # near NAME NAME COUNT: losses
-  paste <(sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$work/$1.jsonl") <(sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$work/$2.jsonl") |
-    awk -v count="$3" '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5) exit 1; n++ } END { exit n != count }' ||
-    fail "losses of $1 and $2 differ"
-}
 
 # As one process with a micro-batch for each: three processes, of which the last evaluates less.
 one one-2 "${small[@]}" --batch 8 --accumulate 2
 one one-3 "${small[@]}" --batch 4 --accumulate 3 --eval-batches 4
 for zero in 1 2 3; do
-  mesh "zero-2-$zero" "2,zero=$zero" "${small[@]}" --batch 16
+  mesh "zero-2-$zero" 2 "data=2,zero=$zero" "${small[@]}" --batch 16
   same one-2 "zero-2-$zero"
 done
-mesh zero-3-3 3,zero=3 "${small[@]}" --batch 12 --eval-batches 4
+mesh zero-3-3 3 data=3,zero=3 "${small[@]}" --batch 12 --eval-batches 4
 same one-3 zero-3-3
 
 # Clipping adds squares of parts, and several micro-batches add in another order.
 one lm-one "${lm[@]}" --batch 2 --accumulate 2
 one lm-several "${lm[@]}" --batch 1 --accumulate 4
 for zero in 2 3; do
-  mesh "lm-$zero" "2,zero=$zero" "${lm[@]}" --batch 4
-  near lm-one "lm-$zero" 4
+  mesh "lm-$zero" 2 "data=2,zero=$zero" "${lm[@]}" --batch 4
+  near lm-one "lm-$zero" 3
 done
-mesh lm-m 2,zero=2 "${lm[@]}" --batch 4 --micro-batch 1
-near lm-several lm-m 4
+mesh lm-m 2 data=2,zero=2 "${lm[@]}" --batch 4 --micro-batch 1
+near lm-several lm-m 3
 
 # A checkpoint is one process's, so a run goes on with another mesh and with none.
-mesh moved 2,zero=3 "${small[@]}" --batch 16 --steps 2
-mesh moved 2,zero=1 "${small[@]}" --batch 16 --steps 4 --resume
-mesh moved 2,zero=3 "${small[@]}" --batch 16 --steps 5 --resume
+mesh moved 2 data=2,zero=3 "${small[@]}" --batch 16 --steps 2
+mesh moved 2 data=2,zero=1 "${small[@]}" --batch 16 --steps 4 --resume
+mesh moved 2 data=2,zero=3 "${small[@]}" --batch 16 --steps 5 --resume
 one moved "${small[@]}" --batch 8 --accumulate 2 --resume
 cmp "$work"/moved/*.safetensors "$work"/one-2/*.safetensors || fail "a run over several meshes has other bits"
 

@@ -41,11 +41,21 @@ int64_t random_extent(const gen *g, kva_dim d) {
   return kva_expr_eval(d, find_size, (void *)(uintptr_t)sizes, &v) ? v : -1;
 }
 
+static bool at_least_one(void *user, const kva_expr *symbol, int64_t *out_v) {
+  if (!find_size(user, symbol, out_v)) return false;
+  if (*out_v == 0) *out_v = 1;
+  return true;
+}
+
+/* A graph runs with a second choice of sizes as well: what has no elements with the first is not to have millions then. */
 int64_t random_elements(const gen *g, const kva_type *t) {
-  int64_t n = 1;
+  const eval_size *sizes = g->o->sizes ? g->o->sizes : random_graph_sizes;
+  int64_t n = 1, other;
   for (uint32_t d = 0; d < t->rank; d++) {
     int64_t e = random_extent(g, t->dims[d]);
     if (e < 0 || e > MAX_ELEMENTS) return MAX_ELEMENTS + 1;
+    if (!kva_expr_eval(t->dims[d], at_least_one, (void *)(uintptr_t)sizes, &other) || other > MAX_ELEMENTS)
+      return MAX_ELEMENTS + 1;
     n *= e;
   }
   return n;

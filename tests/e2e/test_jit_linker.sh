@@ -4,6 +4,7 @@
 # serialised, attention's included, and no kernel needs more than 64 bytes of stack; by 13.0 the gradient of keys and
 # values needs 112. Heads are as many as keys' heads, and four times as many, whose gradients walk several heads.
 . "$(dirname "$0")/support.sh"
+[ -z "${KVASIR_SANITIZED:-}" ] || { echo "SKIP: the linker's report is the same without sanitizers"; exit 77; }
 command -v python3 >/dev/null || { echo "SKIP: no python3" && exit 77; }
 library=$("$KVASIR" doctor --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["nvjitlink"]["path"] or "")')
 [ -n "$library" ] || { echo "SKIP: no libnvJitLink (CUDA toolkit, or nvidia-nvjitlink of the Python in VIRTUAL_ENV)" && exit 77; }

@@ -16,11 +16,9 @@ const kva_verb kva_verb_ops = {
     "reference,\n"
     "on listed and random shapes, every gradient rule against central differences in double (relative error <= 1e-6),\n"
     "and every gradient compiled in float. With --device ptxsim the compiled code is a GPU's, run on the simulator; a\n"
-    "case without code fails. Columns: compiled cases passed/all and the worst error in units of the tolerance; "
-    "gradient\n"
-    "rules passed/all and the worst relative error; compiled gradients as compiled cases; types. Exit code 1: "
-    "something\n"
-    "failed.\n\n"
+    "case without code fails, and a gradient that exchanges values between processes is skipped. Columns: compiled\n"
+    "cases passed/all and the worst error in units of the tolerance; gradient rules passed/all and the worst relative\n"
+    "error; compiled gradients as compiled cases; types. Exit code 1: something failed.\n\n"
     "Examples:\n  kvasir ops --json\n  kvasir ops --verify --op softmax\n"
     "  kvasir ops --verify --device ptxsim --target sm_90a --op matmul",
     run};

@@ -38,6 +38,9 @@ for arch in sm_80 sm_90a; do
     fail "no line about the device"
   grep -qE '^[1-9][0-9]+ passed, 0 failed, 0 skipped$' "$work/out" || fail "on $arch"
 done
+expect 0 ops --verify --op share --random 0 --device ptxsim
+says "kv.share <> float[N=7,3]: skipped: its gradient exchanges values between processes, and ptxsim has one"
+says " passed, 0 failed, 4 skipped"
 expect 2 ops --verify --op add --target sm_80
 says "--target sm_80 is for --device ptxsim"
 expect 2 ops --verify --op add --device cuda

@@ -184,7 +184,10 @@ bool kva_case_check_backward(const kva_case *c, kva_executor run, void *user, kv
   const kva_ref_tensor *in[KVA_CASE_OPERANDS + MAX_RESULTS];
   bool ok = prepare(c, KVA_F32, &g, in, check);
   kva_check_run r = {.c = c, .dtype = KVA_F32, .built = &g.forward, .f = g.f, .inputs = in};
-  for (const kva_node *n = ok ? g.f->graph->first : NULL; n; n = n->next) r.tolerance += n->op->tolerance;
+  for (const kva_node *n = ok ? g.f->graph->first : NULL; n; n = n->next) {
+    r.tolerance += n->op->tolerance;
+    check->exchanges |= (n->op->traits & KVA_EXCHANGES) != 0;
+  }
   ok = ok && kva_check_function(&r, run, user, check);
   free_backward(&g);
   return ok;

@@ -95,6 +95,7 @@ typedef struct kva_check {
                        largest element of that operand's gradient, at least 1e-3 */
   kva_dtype dtype;  /* of result 0 */
   bool unsupported; /* the executor has no code for it; the message says why */
+  bool exchanges;   /* a gradient: a node of it exchanges values with other processes */
 } kva_check;
 
 /* Executor against reference, within the row's tolerance. */

@@ -8,11 +8,11 @@
 
 typedef struct kva_verify_options {
   const char *op;    /* name of one operator; NULL: all */
-  int threads;       /* random cases per operator and dtype */
+  int threads;       /* that verify; 0: as many as the machine has */
   uint32_t n_random; /* random cases per operator and dtype */
   bool no_gradients;
   kva_executor run; /* NULL: compiled code */
-  void *run_user;   /* alternative to `run`: PTX for this GPU on the simulator */
+  void *run_user;   /* for `run` */
   const char *arch; /* alternative to `run`: PTX for this GPU on the simulator */
 } kva_verify_options;
 
@@ -27,11 +27,12 @@ typedef struct kva_verify_row {
 typedef struct kva_verify_report {
   uint32_t n;
   kva_verify_row rows[KVA_OP_COUNT];
-  /* skipped: pairs of operator and dtype without a case, rules without a gradient case, operators without code. */
+  /* skipped: pairs of operator and dtype without a case, rules without a gradient case, operators without code, and on
+   * one simulated GPU gradients that exchange values between processes. */
   uint32_t passed, failed, skipped;
   uint32_t unsupported; /* failed cases for which the target has no code */
-  uint64_t launches;    /* failures, in order */
-  kva_text messages;    /* failures, in order */
+  uint64_t launches;    /* on the simulator */
+  kva_text messages;    /* failures, and what is skipped for want of processes, in order */
 } kva_verify_report;
 
 /* KVA_INVALID: unknown operator. Failed checks are in the report, not in the status. */

@@ -47,7 +47,8 @@ static bool at_least_one(void *user, const kva_expr *symbol, int64_t *out_v) {
   return true;
 }
 
-/* A graph runs with a second choice of sizes as well: what has no elements with the first is not to have millions then. */
+/* A graph runs with a second choice of sizes as well: what has no elements with the first is not to have millions then.
+ */
 int64_t random_elements(const gen *g, const kva_type *t) {
   const eval_size *sizes = g->o->sizes ? g->o->sizes : random_graph_sizes;
   int64_t n = 1, other;

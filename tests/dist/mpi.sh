@@ -33,10 +33,15 @@ same() {
   cmp <(result "$1") <(result "$2") || fail "$1 and $2 report other numbers"
   cmp "$work/$1"/*.safetensors "$work/$2"/*.safetensors || fail "$1 and $2 learn other parameters"
 }
-losses() { sed -n 's/.*"step", "loss": \([^,]*\),.*/\1/p' "$work/$1.jsonl"; } # a run that goes on evaluates more often
-# near NAME NAME COUNT: both runs have that many losses, within 1e-5 of each other.
+# losses NAME [all]: of steps alone, since a run that goes on evaluates more often; all: of evaluations, too.
+losses() {
+  local event='"step", '
+  [ "${2:-}" != all ] || event=
+  sed -n 's/.*'"$event"'"loss": \([^,]*\),.*/\1/p' "$work/$1.jsonl"
+}
+# near NAME NAME COUNT [all]: both runs have that many losses, within 1e-5 of each other.
 near() {
-  paste <(losses "$1") <(losses "$2") |
+  paste <(losses "$1" "${4:-}") <(losses "$2" "${4:-}") |
     awk -v count="$3" '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5) exit 1; n++ } END { exit n != count }' ||
     fail "losses of $1 and $2 differ"
 }

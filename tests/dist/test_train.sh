@@ -31,7 +31,7 @@ same lm-1 lm-2
 # Several micro-batches in each process: the sums have another order.
 mesh mlp-4 2 data=2 models/mlp.kv "${small[@]}" --batch 16 --micro-batch 4
 one mlp-5 models/mlp.kv "${small[@]}" --batch 16 --micro-batch 4
-near mlp-4 mlp-5 6
+near mlp-4 mlp-5 8 all
 
 # A run goes on, on the same mesh and on another, with the same bits.
 for step in 2 4; do

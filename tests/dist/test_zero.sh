@@ -26,10 +26,10 @@ one lm-one "${lm[@]}" --batch 2 --accumulate 2
 one lm-several "${lm[@]}" --batch 1 --accumulate 4
 for zero in 2 3; do
   mesh "lm-$zero" 2 "data=2,zero=$zero" "${lm[@]}" --batch 4
-  near lm-one "lm-$zero" 3
+  near lm-one "lm-$zero" 4 all
 done
 mesh lm-m 2 data=2,zero=2 "${lm[@]}" --batch 4 --micro-batch 1
-near lm-several lm-m 3
+near lm-several lm-m 4 all
 
 # A checkpoint is one process's, so a run goes on with another mesh and with none.
 mesh moved 2 data=2,zero=3 "${small[@]}" --batch 16 --steps 2

@@ -5,7 +5,6 @@
 # step; and models that cannot be divided so.
 . tests/e2e/support.sh
 . tests/dist/mpi.sh
-export KVASIR_CACHE=$work/cache
 launcher=${launchers[0]}
 
 small=(models/lm.kv -D preset=small -D layers=1 -D vocab=64 -D d=32 -D ffn=48)

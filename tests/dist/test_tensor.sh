@@ -4,7 +4,6 @@
 # on with any mesh; what a process holds and sends; and models that cannot be divided so.
 . tests/e2e/support.sh
 . tests/dist/mpi.sh
-export KVASIR_CACHE=$work/cache
 launcher=${launchers[0]}
 
 lm=(models/lm.kv -D preset=small -D layers=1 -D vocab=64 -D d=32 -D ffn=48 --data induction:length=12 --threads 1 --batch 4

@@ -3,7 +3,6 @@
 # numbers of processes; who reports, and what a process that fails or does something else leads to.
 . tests/e2e/support.sh
 . tests/dist/mpi.sh
-export KVASIR_CACHE=$work/cache
 
 sed 's/(kv.relu(x))/(kv.dropout <ratio = 0.25> (kv.relu(x)))/; s/^  steps = 300/  clip = 0.5\n&/' models/mlp.kv >"$work/dropout.kv"
 [ "$(grep -c 'kv.dropout\|clip =' "$work/dropout.kv")" -eq 3 ] || fail "the model has no dropout or no clipping"

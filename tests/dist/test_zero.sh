@@ -3,7 +3,6 @@
 # where sums have its order, checkpoints that go on with any mesh, and what a process holds and sends.
 . tests/e2e/support.sh
 . tests/dist/mpi.sh
-export KVASIR_CACHE=$work/cache
 launcher=${launchers[0]}
 
 # 50 x 30 elements: two parts are equal, of three the last one is shorter.

@@ -3,8 +3,9 @@
 set -euo pipefail
 : "${KVASIR:?the tool to test}"
 work=$(mktemp -d)
-# Nothing of the user's is read or written. What a test runs again is compiled once: an entry is found by all of its code.
-export KVASIR_CACHE=$work/compiled
+# Nothing of the user's is read or written. What runs again is compiled once, by all scripts of one tools/check: an entry
+# is found by all of its code.
+export KVASIR_CACHE=${KVASIR_TEST_CACHE:-$work/compiled}
 trap 'rm -rf "$work"' EXIT
 
 fail() {

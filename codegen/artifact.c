@@ -555,6 +555,7 @@ static const kva_kernel_desc *kernel_table(writer *w) {
     kernels[i].threads = launch.threads;
     kernels[i].shared_bytes = launch.shared_bytes;
     kernels[i].dynamic_bytes = launch.dynamic_bytes;
+    kernels[i].cooperating = launch.cooperating;
     kernels[i].maps = w->kernel_maps.data[i].maps;
     kernels[i].n_maps = w->kernel_maps.data[i].n;
     kernels[i].symbols = w->kernel_symbols.data[i].numbers;

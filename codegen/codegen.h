@@ -117,7 +117,8 @@ const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel);
 KVA_MUST_USE kva_status kva_codegen_emit(kva_codegen *cg, const char *kind /* "obj", "llvm", "asm", "ptx" */,
                                          char **out_data, size_t *out_size);
 
-/* Launch of a GPU kernel: exactly kva_codegen_grid blocks along x (no launch for 0) of `threads` threads along x.
+/* Launch of a GPU kernel: exactly kva_codegen_grid blocks along x (no launch for 0) of `threads` threads along x; fewer
+ * where blocks cooperate, see kva_kernel_desc.
  * Parameters: a pointer to each buffer, aligned to KVA_GPU_ALIGNMENT bytes, in order, then an int64 for each symbol
  * given to kva_codegen_add, then each of the kernel's tensor maps (128 bytes, aligned to 64). */
 enum { KVA_GPU_ALIGNMENT = 16 };
@@ -127,6 +128,7 @@ typedef struct kva_launch {
   uint32_t threads;
   uint32_t shared_bytes;  /* static, declared by the kernel */
   uint32_t dynamic_bytes; /* additional shared memory that the launch must request */
+  uint32_t cooperating;   /* kva_kernel_desc.cooperating */
 } kva_launch;
 kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
 

@@ -211,7 +211,6 @@ static void emit_cpu(kva_emit *e, const char *name, uint32_t n_symbols, const kv
   emit_kernel_body(e);
 }
 
-/* Every block is one work item. */
 static void emit_gpu(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols) {
   kva_ll_gpu_entry(e, name, n_symbols, symbols);
   kva_ll_region(e, e->k->body);
@@ -228,5 +227,6 @@ kva_launch kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name,
   else
     emit_cpu(&e, name, n_symbols, symbols);
   kva_arena_destroy(e.scratch);
-  return (kva_launch){k->threads, e.shared_bytes, e.dynamic_bytes};
+  uint32_t cooperating = kva_ll_is_gpu(&e) && !kva_ll_has_clusters(&e) ? kva_ll_sharing_blocks(k) : 0;
+  return (kva_launch){k->threads, e.shared_bytes, e.dynamic_bytes, cooperating};
 }

@@ -217,8 +217,9 @@ LLVMValueRef kva_ll_local(kva_emit *e, const kva_kbuf *buf);
 
 /* Creates the function of e->k and binds buffers, symbols and the thread number. */
 void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols);
-/* The block number, i64. */
+/* The block's number and the number of blocks, i64. */
 LLVMValueRef kva_ll_block_number(kva_emit *e);
+LLVMValueRef kva_ll_block_count(kva_emit *e);
 /* The number of this thread's subgroup of `subgroup` threads within a group of `around` threads, i64. */
 LLVMValueRef kva_ll_subgroup_number(kva_emit *e, unsigned around, unsigned subgroup);
 /* A static, uninitialised array in shared memory. */
@@ -228,7 +229,14 @@ void kva_ll_barrier(kva_emit *e);
 /* Combines values[c] of all threads of e->subgroup for each carry c of l, in place. All threads get the same bits. */
 void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
-/* llvm_blocks.c: combines values of blocks in the same way over the l->blocks blocks that share a row. */
+/* ---- llvm_blocks.c: blocks of a GPU that share a row ------------------------------------------------------------- */
+
+bool kva_ll_has_clusters(const kva_emit *e);
+/* How many blocks share a row of the kernel; 0: none do. */
+uint32_t kva_ll_sharing_blocks(const kva_kernel *k);
+/* Emits the grid's items that this block has: its own or, in a cooperative launch, one of each turn. */
+void kva_ll_grid(kva_emit *e, const kva_kloop *grid);
+/* Combines values of blocks as kva_ll_combine_threads does those of threads, over the l->blocks that share a row. */
 void kva_ll_combine_blocks(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
 /* ---- llvm_tile.c, llvm_nv.c: dialects ---------------------------------------------------------------------------- */

@@ -593,12 +593,10 @@ void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
   int64_t extent;
   switch (l->kind) {
   case KVA_K_GRID:
-    if (kva_ll_is_gpu(e)) {
-      kva_ll_bind(e, l->var, kva_ll_block_number(e));
-      kva_ll_region(e, l->body);
-    } else {
+    if (kva_ll_is_gpu(e))
+      kva_ll_grid(e, l);
+    else
       emit_range(e, l, e->begin, e->end);
-    }
     return;
   case KVA_K_VECTOR:
     if (kva_ll_is_gpu(e)) break; /* on a GPU, lanes are a thread's consecutive elements */

@@ -229,7 +229,7 @@ static LLVMValueRef kernel(const writer *w, const kva_kernel_desc *k) {
                            numbers(w, k->n_symbols, k->symbols),
                            table(w, k->n_maps, maps),
                            c32(w, k->n_maps),
-                           c32(w, 0)};
+                           c32(w, k->cooperating)};
   return RECORD(w, kva_kernel_desc, fields);
 }
 

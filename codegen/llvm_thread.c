@@ -66,13 +66,6 @@ static void annotate_maps(kva_emit *e, uint32_t n) {
   LLVMAddNamedMetadataOperand(e->module, "nvvm.annotations", LLVMMetadataAsValue(e->ctx, node));
 }
 
-/* Blocks that share a row. */
-static uint32_t cluster_of(const kva_kernel *k) {
-  uint32_t n = 1;
-  for (uint32_t l = 0; l < k->loops.len; l++) n = k->loops.data[l]->blocks > n ? k->loops.data[l]->blocks : n;
-  return n;
-}
-
 static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint32_t n_symbols) {
   uint32_t n_maps = e->k->maps.len, n = n_bufs + n_symbols + n_maps;
   e->first_map = n_bufs + n_symbols;
@@ -87,7 +80,8 @@ static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint
   annotate_kernel(e, "reqntidy", 1);
   annotate_kernel(e, "reqntidz", 1);
   if (e->k->blocks) annotate_kernel(e, "minctasm", e->k->blocks);
-  if (cluster_of(e->k) > 1) annotate_kernel(e, "maxclusterrank", cluster_of(e->k)); /* see llvm_ptx.c */
+  if (kva_ll_has_clusters(e) && kva_ll_sharing_blocks(e->k)) /* see llvm_ptx.c */
+    annotate_kernel(e, "maxclusterrank", kva_ll_sharing_blocks(e->k));
   if (n_maps) annotate_maps(e, n_maps);
   for (uint32_t i = 0; i < n_bufs; i++) {
     kva_ll_parameter_attribute(e, i, "noalias", 0);
@@ -189,6 +183,10 @@ void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const k
 
 LLVMValueRef kva_ll_block_number(kva_emit *e) {
   return special_register(e, "llvm.nvvm.read.ptx.sreg.ctaid.x");
+}
+
+LLVMValueRef kva_ll_block_count(kva_emit *e) {
+  return special_register(e, "llvm.nvvm.read.ptx.sreg.nctaid.x");
 }
 
 LLVMValueRef kva_ll_subgroup_number(kva_emit *e, unsigned around, unsigned subgroup) {

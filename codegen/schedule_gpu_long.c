@@ -6,8 +6,8 @@
  *                               length deal the same elements to the same threads, so a thread reads its own stores
  *   the rest                    is read again
  *
- * If one block would have to read too much again, two, four or eight blocks share the row where a target has clusters,
- * and each keeps a part (kva_kloop.blocks, llvm_blocks.c).
+ * If one block would have to read too much again, two, four or eight blocks share the row, and each keeps a part
+ * (kva_kloop.blocks, llvm_blocks.c).
  *
  * A reduction continues from one of these loops to the next. For a maximum m followed by the sum of exp(x - m), the
  * rest is read once for both: each thread keeps the maximum of what it has seen and the sum relative to that maximum
@@ -343,11 +343,10 @@ static void keep_rows(long_rows *s, int64_t room_bytes) {
   if (kept < left && is_softmax(s, rest[0], rest[1])) read_rest_once(k, rest[0], rest[1], left - kept);
 }
 
-static bool keep_in(kva_kernel *k, kva_kregion *r, const kva_target *target) {
-  int64_t room_bytes = target->row_bytes;
+static bool keep_in(kva_kernel *k, kva_kregion *r, int64_t room_bytes) {
   long_rows s = {.k = k, .element = kva_expr_fresh(k->exprs, "element", 0, NULL)};
   if (find(&s, r)) {
-    uint32_t blocks = kva_target_has(target, KVA_TARGET_CLUSTERS) ? blocks_for(&s, room_bytes) : 1;
+    uint32_t blocks = blocks_for(&s, room_bytes);
     bool shared = blocks > 1 && may_share(&s);
     if (shared && !find(&s, share(&s, blocks))) return true; /* registers alone hold a part */
     keep_rows(&s, room_bytes);
@@ -355,12 +354,12 @@ static bool keep_in(kva_kernel *k, kva_kregion *r, const kva_target *target) {
   }
   for (kva_kinstr *i = r->first; i; i = i->next) {
     bool block = i->op == KVA_K_LOOP && i->loop->kind != KVA_K_THREAD;
-    if (block && keep_in(k, i->loop->body, target)) return true;
-    if (i->op == KVA_K_IF && (keep_in(k, i->then, target) || keep_in(k, i->orelse, target))) return true;
+    if (block && keep_in(k, i->loop->body, room_bytes)) return true;
+    if (i->op == KVA_K_IF && (keep_in(k, i->then, room_bytes) || keep_in(k, i->orelse, room_bytes))) return true;
   }
   return false;
 }
 
 void kva_sched_keep_long(kva_kernel *k, const kva_target *target) {
-  keep_in(k, k->body, target);
+  keep_in(k, k->body, target->row_bytes);
 }

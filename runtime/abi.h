@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 11u
+#define KVA_ABI_VERSION 12u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -243,8 +243,12 @@ typedef struct kva_kernel_desc {
   const int32_t *symbols; /* indices in kva_program.symbols, the same in every program that calls the kernel */
   const kva_tensor_map_desc *maps;
   int32_t n_maps;
-  int32_t reserved;
+  /* So many consecutive items (a divisor of their number) are of blocks that wait for each other. The launch is
+   * cooperative, so that all its blocks run at once: of any multiple of this many blocks, KVA_ABI_COOPERATING at most,
+   * which take the items in turn. Launches of the artefact must not overlap. 0: blocks do not wait, as said above. */
+  uint32_t cooperating;
 } kva_kernel_desc;
+enum { KVA_ABI_COOPERATING = 1024 };
 
 /* A state, shared by the programs of an artefact. init: see kva_state_init. */
 typedef enum kva_state_init {

@@ -194,6 +194,9 @@ static kva_status check_step(const checker *c, int32_t index) {
     return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
   if (kva_artifact_arch(c->a) && !maps_are_valid(c, s, &c->a->kernels[s->kernel]))
     return FAULT(c, "a tensor map of step %d of '%s' is damaged", index, c->p->name);
+  if (c->a->kernels[s->kernel].cooperating > KVA_ABI_COOPERATING)
+    return FAULT(c, "%u blocks cooperate in step %d of '%s'; at most %d may", c->a->kernels[s->kernel].cooperating,
+                 index, c->p->name, KVA_ABI_COOPERATING);
   if (!kva_formula_is_valid(&s->grid, c->p->n_symbols))
     return FAULT(c, "the grid of step %d of '%s' is no formula", index, c->p->name);
   return KVA_OK;

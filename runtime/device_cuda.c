@@ -68,6 +68,7 @@ static void destroy(kva_device *device) {
   free(d->marks);
   free(d->functions);
   free(d->facts);
+  free(d->most_blocks);
   free(d->params);
   free(d->maps);
   free(d);

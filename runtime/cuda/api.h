@@ -36,6 +36,7 @@ enum {
   CU_ATTRIBUTE_MULTIPROCESSORS = 16,
   CU_ATTRIBUTE_MAJOR = 75,
   CU_ATTRIBUTE_MINOR = 76,
+  CU_ATTRIBUTE_COOPERATIVE_LAUNCH = 95,
   CU_FUNCTION_SHARED_BYTES = 1, /* static, per block */
   CU_FUNCTION_LOCAL_BYTES = 3,  /* per thread */
   CU_FUNCTION_REGISTERS = 4,
@@ -103,6 +104,11 @@ enum {
   X(cuLaunchKernel, "cuLaunchKernel",                                                                             \
     (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
      unsigned block_z, unsigned dynamic_shared, cu_stream stream, void **params, void **extra))                   \
+  X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel",                                                       \
+    (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+     unsigned block_z, unsigned dynamic_shared, cu_stream stream, void **params))                                 \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                   \
+    (int *out_blocks, cu_function function, int threads, size_t dynamic_shared))                                  \
   X(cuEventCreate, "cuEventCreate", (cu_event * out_event, unsigned flags))                                       \
   X(cuEventDestroy, "cuEventDestroy_v2", (cu_event event))                                                        \
   X(cuEventRecord, "cuEventRecord", (cu_event event, cu_stream stream))                                           \

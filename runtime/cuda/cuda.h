@@ -28,6 +28,7 @@ typedef struct cuda_device {
   int32_t format;          /* kva_code_format of the module */
   cu_function *functions;  /* indexed by kernel */
   kva_kernel_facts *facts; /* likewise */
+  uint32_t *most_blocks;   /* likewise: of a cooperative launch */
   void **params;           /* of the current launch; sized for the kernel with the most */
   cu_tensor_map *maps;     /* likewise */
   cuda_slot slots[CUDA_SLOTS];

@@ -129,6 +129,22 @@ static void warn_of_local_memory(const cuda_device *d, kva_diag *diag) {
         n, d->artifact->n_kernels, (long long)worst->local_bytes, worst->name);
 }
 
+/* As many blocks as run at once, in whole groups. */
+static kva_status find_most_blocks(cuda_device *d, int32_t i, kva_diag *diag) {
+  const kva_kernel_desc *k = &d->artifact->kernels[i];
+  int may = 0, multiprocessors = 0, each = 0;
+  (void)d->api.cuDeviceGetAttribute(&may, CU_ATTRIBUTE_COOPERATIVE_LAUNCH, d->device);
+  (void)d->api.cuDeviceGetAttribute(&multiprocessors, CU_ATTRIBUTE_MULTIPROCESSORS, d->device);
+  (void)d->api.cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, d->functions[i], (int)k->threads, k->dynamic_bytes);
+  int64_t n = may ? (int64_t)multiprocessors * each : 0;
+  if (n > KVA_ABI_COOPERATING) n = KVA_ABI_COOPERATING;
+  d->most_blocks[i] = (uint32_t)(n - n % k->cooperating);
+  if (d->most_blocks[i]) return KVA_OK;
+  return kva_fail(diag, KVA_UNSUPPORTED, NULL,
+                  "kernel '%s': %u blocks share a row and run at once; this GPU has room for %lld%s", k->name,
+                  k->cooperating, (long long)n, may ? "" : ", since its driver has no cooperative launches");
+}
+
 static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
   const kva_kernel_desc *k = &d->artifact->kernels[i];
   char text[256];
@@ -137,7 +153,10 @@ static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
     return kva_error(diag, NULL, "damaged artefact: its module has no kernel '%s'", k->name ? k->name : "(unnamed)");
   if (result == CU_SUCCESS && k->dynamic_bytes)
     result = d->api.cuFuncSetAttribute(d->functions[i], CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)k->dynamic_bytes);
-  if (result == CU_SUCCESS) return note_facts(d, i), KVA_OK;
+  if (result == CU_SUCCESS) {
+    note_facts(d, i);
+    return k->cooperating ? find_most_blocks(d, i, diag) : KVA_OK;
+  }
   kva_cuda_error_text(&d->api, result, text, sizeof text);
   return kva_error(diag, NULL, "kernel '%s' (%u bytes of shared memory): %s", k->name,
                    k->shared_bytes + k->dynamic_bytes, text);
@@ -176,7 +195,9 @@ kva_status kva_cuda_load(kva_device *device, const kva_artifact *a, kva_diag *di
   KVA_TRY(kva_cuda_enter(d));
   d->functions = calloc((size_t)a->n_kernels + 1, sizeof *d->functions);
   d->facts = calloc((size_t)a->n_kernels + 1, sizeof *d->facts);
-  if (!d->functions || !d->facts) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %d kernels", a->n_kernels);
+  d->most_blocks = calloc((size_t)a->n_kernels + 1, sizeof *d->most_blocks);
+  if (!d->functions || !d->facts || !d->most_blocks)
+    return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %d kernels", a->n_kernels);
   if (a->n_kernels) KVA_TRY(load_module(d, a, diag));
   for (int32_t i = 0; i < a->n_kernels; i++) KVA_TRY(find_kernel(d, i, diag));
   warn_of_local_memory(d, diag);
@@ -243,6 +264,16 @@ static kva_status fill_params(cuda_device *d, const kva_device_launch *l, const 
   return KVA_OK;
 }
 
+static cu_result start(cuda_device *d, int32_t kernel, int64_t items) {
+  const kva_kernel_desc *k = &d->artifact->kernels[kernel];
+  cu_function f = d->functions[kernel];
+  unsigned n = (unsigned)items;
+  if (!k->cooperating)
+    return d->api.cuLaunchKernel(f, n, 1, 1, k->threads, 1, 1, k->dynamic_bytes, d->stream, d->params, NULL);
+  if (n > d->most_blocks[kernel]) n = d->most_blocks[kernel];
+  return d->api.cuLaunchCooperativeKernel(f, n, 1, 1, k->threads, 1, 1, k->dynamic_bytes, d->stream, d->params);
+}
+
 kva_status kva_cuda_launch(kva_device *device, const kva_device_launch *l) {
   cuda_device *d = (cuda_device *)device;
   const kva_kernel_desc *k = &d->artifact->kernels[l->step->kernel];
@@ -251,9 +282,9 @@ kva_status kva_cuda_launch(kva_device *device, const kva_device_launch *l) {
   if (l->items > INT32_MAX)
     return kva_cuda_fail(d, KVA_UNSUPPORTED, "%s: %lld blocks; a GPU runs at most %d", k->name, (long long)l->items,
                          INT32_MAX);
+  if (k->cooperating && l->items % k->cooperating)
+    return kva_cuda_fail(d, KVA_INVALID, "%s: %lld blocks, of which %u wait for each other", k->name,
+                         (long long)l->items, k->cooperating);
   KVA_TRY(fill_params(d, l, k));
-  return kva_cuda_check(d,
-                        d->api.cuLaunchKernel(d->functions[l->step->kernel], (unsigned)l->items, 1, 1, k->threads, 1, 1,
-                                              k->dynamic_bytes, d->stream, d->params, NULL),
-                        k->name);
+  return kva_cuda_check(d, start(d, l->step->kernel, l->items), k->name);
 }

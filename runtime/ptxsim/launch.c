@@ -1,13 +1,13 @@
 /* Launches: checks, memory for CTAs, distribution of the grid over the pool, the report.
  *
- * Clusters start in order of their numbers; without clusters, each CTA is one. If a kernel polls global memory, up to
- * RESIDENT CTAs are active and take turns in one host thread. */
+ * Clusters start in order of their numbers; without clusters, each CTA is one. CTAs of a cooperative launch take turns
+ * in one host thread. */
 #include "runtime/ptxsim/exec.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { MAX_THREADS = 1024, MAX_SHARED = 227 << 10, ALIGN = 1024, RESIDENT = 16, MAX_CLUSTER = 8 };
+enum { MAX_THREADS = 1024, MAX_SHARED = 227 << 10, ALIGN = 1024, MAX_CLUSTER = 8 };
 
 /* A context runs clusters one after the other; there are as many contexts as clusters that run at once. */
 typedef struct context context;
@@ -306,13 +306,12 @@ static void run_turns(grid_run *run, context **resident, uint32_t *n) {
   *n = left;
 }
 
-/* Runs the grid of a kernel whose CTAs may wait for each other. */
+/* Runs a grid whose CTAs may wait for each other. */
 static void run_together(grid_run *run, int64_t count) {
-  context *resident[RESIDENT];
-  const uint32_t most = RESIDENT / run->launch.cluster_size;
+  context *resident[KVA_PTX_RESIDENT];
   uint32_t n = 0;
   for (int64_t next = 0; (next < count && !is_over(run)) || n;) {
-    if (next < count && n < most && may_start(run)) {
+    if (next < count && may_start(run)) {
       if (!(resident[n] = take_context(run))) {
         run_out_of_memory(run);
         break;
@@ -320,7 +319,7 @@ static void run_together(grid_run *run, int64_t count) {
       start_cluster(&resident[n++]->cluster, next++);
     }
     run_turns(run, resident, &n);
-    if ((next < count && n < most) || !all_wait(resident, n)) continue;
+    if (next < count || !all_wait(resident, n)) continue;
     for (uint32_t k = 0; k < n; k++) kva_ptx_report_polling(&resident[k]->cluster);
     break;
   }
@@ -463,6 +462,16 @@ static kva_status check_launch(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_
   return launch_error(diag, k, "%u parameters; the kernel has %u", n_params, k->info.n_params);
 }
 
+static kva_status check_cooperation(const ptx_launch *l, kva_diag *diag) {
+  const kva_ptx_kernel *k = l->kernel;
+  uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+  if (k->polls && !l->options.cooperative)
+    return launch_error(diag, k, "CTAs wait for each other through global memory: launch it cooperatively");
+  if (!l->options.cooperative || n <= KVA_PTX_RESIDENT) return KVA_OK;
+  return launch_error(diag, k, "a cooperative launch of %llu CTAs; %d run at once", (unsigned long long)n,
+                      KVA_PTX_RESIDENT);
+}
+
 /* Initial registers of a thread: an equal share of the register file, in multiples of 8; see setmaxnreg. */
 static uint32_t registers_of(const ptx_launch *launch) {
   uint32_t share = (64u << 10) / (launch->n_warps * PTX_LANES) & ~7u;
@@ -548,12 +557,13 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
   launch->shared_bytes = kernel->shared_bytes + dynamic_shared;
   launch->registers = registers_of(launch);
   KVA_TRY(set_cluster(launch, diag));
+  KVA_TRY(check_cooperation(launch, diag));
   pthread_mutex_init(&run.lock, NULL);
   double start = kva_now();
   kva_status status = prepare(launch, memory, params, diag);
   if (status == KVA_OK) {
     int64_t n = (int64_t)grid.x * grid.y * grid.z, clusters = n / launch->cluster_size;
-    if (kernel->polls)
+    if (launch->options.cooperative)
       run_together(&run, clusters);
     else
       kva_pool_run(launch->options.check_global ? NULL : launch->options.pool, clusters, run_clusters, &run);

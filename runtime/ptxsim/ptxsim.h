@@ -88,6 +88,7 @@ typedef struct kva_ptx_dim3 {
   uint32_t x, y, z;
 } kva_ptx_dim3;
 
+enum { KVA_PTX_RESIDENT = 16 };
 typedef struct kva_ptx_options {
   kva_pool *pool;         /* runs CTAs in parallel; NULL: in order in the caller, which is deterministic */
   bool unchecked_shared;  /* skips checks for uninitialised reads and races of shared memory (about twice as fast there)
@@ -96,6 +97,8 @@ typedef struct kva_ptx_options {
                              memory, the kernel's narrowest access (at most 4 bytes) */
   bool no_counters;       /* skips sectors and bank conflicts */
   bool lazy;              /* asynchronous copies land at the wait that covers them, not at issue */
+  bool cooperative;       /* a cooperative launch: all CTAs, KVA_PTX_RESIDENT at most, run at once. A kernel whose CTAs
+                             wait for each other needs it */
   uint64_t schedule_seed; /* 0: warps run round robin; else in random order */
   uint64_t max_steps;     /* limit on a CTA's warp instructions, against endless loops; 0: 2^28 */
   kva_ptx_dim3 cluster;   /* the launch's attribute, in CTAs; 0: that of the kernel, or none */
@@ -198,6 +201,12 @@ typedef struct kva_ptx_report {
 void kva_ptx_report_free(kva_ptx_report *report);
 /* Prints findings as `name:line: kind: detail`, one per line. */
 void kva_ptx_report_print_findings(const kva_ptx_report *report, const char *name, FILE *out);
+
+/* The grid of a cooperative launch of `items` in whole groups of `group` (kva_kernel_desc.cooperating). */
+static inline uint32_t kva_ptx_cooperative_grid(int64_t items, uint32_t group) {
+  uint32_t most = KVA_PTX_RESIDENT - KVA_PTX_RESIDENT % group;
+  return items < most ? (uint32_t)items : most;
+}
 
 /* Runs the grid. params[i] points to the value of parameter i, as for cuLaunchKernel. dynamic_shared is added after the
  * kernel's static shared memory (.extern .shared arrays name it). KVA_INVALID with a message in diag if the launch

@@ -35,6 +35,8 @@ static const ptx_generated kernels[] = {
     {"softmax_long", "sm_80", KVA_BF16, 1, ONE(softmax, "axis=-1", "B=2,40000")},
     {"softmax_shared", "sm_90", KVA_F32, 2, ONE(softmax, "axis=-1", "B=2,86016")},
     {"softmax_shared_odd", "sm_90", KVA_F32, 2, ONE(softmax, "axis=-1", "B=2,86021")},
+    {"softmax_cooperative", "sm_80", KVA_F32, 2, ONE(softmax, "axis=-1", "B=2,86016")},
+    {"softmax_cooperative_odd", "sm_80", KVA_F32, 2, ONE(softmax, "axis=-1", "B=2,86021")},
     {"softmax_rows", "sm_80", KVA_BF16, 1, ONE(softmax, "axis=-1", "B=9,4096")},
     {"layer_norm", "sm_80", KVA_F32, 1, NORM(layer_norm, "5,600", "600", "600")},
     {"layer_norm_rows", "sm_80", KVA_F32, 1, NORM(layer_norm, "B=270,2048", "2048", "2048")},

@@ -18,7 +18,6 @@
 enum { MAX_IO = 16, INTEGERS = 1000, DOCUMENT = 50 /* rows */ };
 
 static const double MAX_RATIO = 1.05, MAX_CONFLICTS = 1.1;
-static const double READ_AGAIN = 1.5; /* of reading and writing a row once */
 
 typedef struct traffic_case {
   const char *name;
@@ -31,7 +30,6 @@ typedef struct traffic_case {
   int documents;       /* input that numbers the documents of rows, + 1 */
   int frequent;        /* input every other index of which is the same, + 1 */
   double instructions; /* at most so many for an element of 16 bits; 0: not compared */
-  bool clusters;       /* blocks share its rows where a target has clusters; elsewhere their end is read again */
 } traffic_case;
 
 /* declared, argument: of the documents of rows, or nothing. */
@@ -215,20 +213,18 @@ static const traffic_case cases[] = {
     CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000", .instructions = 20),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond registers", "4", "50000", .instructions = 20),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond registers, odd", "4", "50257", .instructions = 20),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block", "4", "70000", .clusters = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003", .clusters = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256", .clusters = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, 100277", "4", "100277", .clusters = true, .instructions = 20),
-    CROSS_ENTROPY("cross_entropy and its gradient, 200019", "4", "200019", .clusters = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, 262144", "2", "262144", .clusters = true),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block", "4", "70000"),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 100277", "4", "100277", .instructions = 20),
+    CROSS_ENTROPY("cross_entropy and its gradient, 200019", "4", "200019"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 262144", "2", "262144"),
     {.name = "softmax, 160000",
      .text = "f (REAL[B, 160000] x) => (REAL[B, 160000] y) { y = kv.softmax <axis = -1> (x) }",
-     .rows = 3,
-     .clusters = true},
+     .rows = 3},
     {.name = "softmax, 327680",
      .text = "f (REAL[B, 327680] x) => (REAL[B, 327680] y) { y = kv.softmax <axis = -1> (x) }",
-     .rows = 1,
-     .clusters = true},
+     .rows = 1},
     {.name = "adamw",
      .text = "f (REAL[256, 512] p, REAL[256, 512] g, REAL[256, 512] m, REAL[256, 512] v, REAL lr, int64 step) =>\n"
              "  (REAL[256, 512] p2, REAL[256, 512] m2, REAL[256, 512] v2) {\n"
@@ -439,8 +435,7 @@ static void run_table(const char *type, const char *arch) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (!in_part(i) || !is_wanted(&cases[i], type, arch)) continue;
     measured r = measure(&cases[i], type, arch);
-    bool again = cases[i].clusters && !kva_target_has(kva_target_gpu(arch), KVA_TARGET_CLUSTERS);
-    bool bad = r.ratio > (again ? READ_AGAIN : MAX_RATIO) || r.conflicts > MAX_CONFLICTS;
+    bool bad = r.ratio > MAX_RATIO || r.conflicts > MAX_CONFLICTS;
     bad |= cases[i].instructions && strcmp(type, "float") && r.instructions > cases[i].instructions;
     above += bad;
     if (bad || getenv("KVA_BENCH"))

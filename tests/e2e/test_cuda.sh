@@ -67,6 +67,23 @@ grep -q '^PTX for sm_90a, [1-9][0-9]* bytes' "$work/log" || fail "no log of the 
 FAKE_CUDA_LOCAL_BYTES=72 expect 0 run models/mlp.kv --pin B=1 --pin T=4 --device cuda
 says "keep values in local memory, which is slow; the most, 72 bytes a thread"
 
+# Without clusters, blocks that share a row are those of a cooperative launch, as many as run at once.
+echo 'f (float[6, 86016] x) => (float[6, 86016] y) { y = kv.softmax <axis = -1> (x) }' >"$work/long.kv"
+long=(run "$work/long.kv" --target sm_80 --device)
+export FAKE_CUDA_CAPABILITY=80
+mkdir "$work/simulated" "$work/few" "$work/many"
+expect 0 "${long[@]}" ptxsim -o "$work/simulated"
+FAKE_CUDA_OCCUPANCY=1 expect 0 "${long[@]}" cuda -o "$work/few" # 4 of 12 parts
+FAKE_CUDA_OCCUPANCY=3 expect 0 "${long[@]}" cuda -o "$work/many"
+for place in few many; do
+  cmp "$work/$place/y.npy" "$work/simulated/y.npy" || fail "other bits with $place blocks"
+done
+FAKE_CUDA_OCCUPANCY=0 expect 1 "${long[@]}" cuda
+says "2 blocks share a row and run at once; this GPU has room for 0"
+FAKE_CUDA_COOPERATIVE=0 expect 1 "${long[@]}" cuda
+says "its driver has no cooperative launches"
+unset FAKE_CUDA_CAPABILITY
+
 # Training: recorded runs, library products and generated ones.
 size=(-D d=16 -D heads=2 -D ffn=32 -D vocab=64 -D pool=24 -D length=32 -D lr=1e-2)
 train() { # train NAME ARGUMENTS...

@@ -78,11 +78,14 @@ cu_result fake_cuDeviceGetName(char *name, int size, cu_device device) {
   return CU_SUCCESS;
 }
 
+enum { MULTIPROCESSORS = 4 };
+
 cu_result fake_cuDeviceGetAttribute(int *out_value, cu_result attribute, cu_device device) {
   (void)device;
   int capability = setting("FAKE_CUDA_CAPABILITY", 90);
   switch (attribute) {
-  case CU_ATTRIBUTE_MULTIPROCESSORS: *out_value = 4; return CU_SUCCESS;
+  case CU_ATTRIBUTE_MULTIPROCESSORS: *out_value = MULTIPROCESSORS; return CU_SUCCESS;
+  case CU_ATTRIBUTE_COOPERATIVE_LAUNCH: *out_value = setting("FAKE_CUDA_COOPERATIVE", 1); return CU_SUCCESS;
   case CU_ATTRIBUTE_MAJOR: *out_value = capability / 10; return CU_SUCCESS;
   case CU_ATTRIBUTE_MINOR: *out_value = capability % 10; return CU_SUCCESS;
   default: return CU_ERROR_INVALID_VALUE;
@@ -266,13 +269,13 @@ static bool fills_clusters(const kva_ptx_kernel_info *info, unsigned x, unsigned
   return !c[0] || (x % c[0] == 0 && y % c[1] == 0 && z % c[2] == 0);
 }
 
-cu_result fake_cuLaunchKernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                              unsigned block_y, unsigned block_z, unsigned dynamic_shared, cu_stream stream,
-                              void **params, void **extra) {
+static cu_result enqueue_kernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_shared,
+                                cu_stream stream, void **params, bool cooperative) {
   cu_result r = fake_state();
   if (r != CU_SUCCESS) return r;
   const kva_ptx_kernel_info *info = kva_ptx_kernel_get_info(function->f.kernel);
-  if (extra || !grid_x || !grid_y || !grid_z || grid_x > INT32_MAX || !block_x || !block_y || !block_z ||
+  if (!grid_x || !grid_y || !grid_z || grid_x > INT32_MAX || !block_x || !block_y || !block_z ||
       dynamic_shared > function->f.most_dynamic)
     return CU_ERROR_INVALID_VALUE;
   if (!fills_clusters(info, grid_x, grid_y, grid_z)) return ERROR_INVALID_CLUSTER_SIZE;
@@ -286,14 +289,44 @@ cu_result fake_cuLaunchKernel(cu_function function, unsigned grid_x, unsigned gr
                       .grid = {grid_x, grid_y, grid_z},
                       .block = {block_x, block_y, block_z},
                       .dynamic = dynamic_shared,
+                      .cooperative = cooperative,
                       .params = copy};
   return fake_enqueue(stream, &op);
+}
+
+cu_result fake_cuLaunchKernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                              unsigned block_y, unsigned block_z, unsigned dynamic_shared, cu_stream stream,
+                              void **params, void **extra) {
+  if (extra) return CU_ERROR_INVALID_VALUE;
+  return enqueue_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared, stream, params,
+                        false);
+}
+
+/* FAKE_CUDA_OCCUPANCY: blocks that a multiprocessor has room for, of any kernel. */
+cu_result fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out_blocks, cu_function function, int threads,
+                                                           size_t dynamic_shared) {
+  if (threads <= 0 || dynamic_shared > function->f.most_dynamic) return CU_ERROR_INVALID_VALUE;
+  *out_blocks = setting("FAKE_CUDA_OCCUPANCY", 3);
+  return CU_SUCCESS;
+}
+
+cu_result fake_cuLaunchCooperativeKernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_shared,
+                                         cu_stream stream, void **params) {
+  if ((uint64_t)grid_x * grid_y * grid_z > MULTIPROCESSORS * (uint64_t)setting("FAKE_CUDA_OCCUPANCY", 3))
+    return ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  return enqueue_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared, stream, params,
+                        true);
 }
 
 static kva_status simulate(const fake_op *op, const void *const *params, kva_ptx_memory *memory, kva_diag *diag) {
   const kva_ptx_kernel_info *info = kva_ptx_kernel_get_info(op->function->kernel);
   launches++;
-  kva_ptx_options options = {.pool = pool, .no_counters = true, .schedule_seed = launches, .lazy = launches % 2};
+  kva_ptx_options options = {.pool = pool,
+                             .no_counters = true,
+                             .schedule_seed = launches,
+                             .lazy = launches % 2,
+                             .cooperative = op->cooperative};
   kva_ptx_report report;
   KVA_TRY(fake_register(memory));
   KVA_TRY(kva_ptx_launch(op->function->kernel, memory, op->grid, op->block, op->dynamic, params, info->n_params,

@@ -35,6 +35,7 @@ enum {
   ERROR_INVALID_HANDLE = 400,
   ERROR_NOT_READY = 600,
   ERROR_ILLEGAL_ADDRESS = 700,
+  ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
   ERROR_INVALID_CLUSTER_SIZE = 912,
   ERROR_CAPTURE_UNSUPPORTED = 900,
   ERROR_CAPTURE_INVALIDATED = 901,
@@ -72,6 +73,7 @@ typedef struct fake_op {
   const fake_function *function; /* KERNEL */
   kva_ptx_dim3 grid, block;
   uint32_t dynamic;
+  bool cooperative;
   unsigned char *params; /* malloc'd, each on its offset */
   cu_event event;
   fake_gemm gemm;

@@ -289,13 +289,13 @@ static kva_ptx_report run_ring(uint32_t ctas, uint32_t distance, uint32_t *out) 
                 .n_arrays = 1,
                 .scalars = {&distance},
                 .n_scalars = 1,
-                .options = {.check_global = true}};
+                .options = {.check_global = true, .cooperative = true}};
   kva_ptx_report report = ptx_run(m, &c);
   kva_ptx_module_destroy(m);
   return report;
 }
 
-/* CTAs start in order, sixteen at once: one may wait for those that run or are next. */
+/* CTAs of a cooperative launch all run at once. */
 static void ctas_wait_for_each_other(void **state) {
   (void)state;
   uint32_t out[64];
@@ -306,11 +306,46 @@ static void ctas_wait_for_each_other(void **state) {
     for (uint32_t k = 0; k < 16; k++) assert_int_equal(out[k], (k + distance) % 16 + 1);
     kva_ptx_report_free(&report);
   }
-  kva_ptx_report report = run_ring(40, 16, out); /* the first waits for one that has no place */
+}
+
+#define POLLS                                                  \
+  PTX_HEAD ".global .b32 word;\n"                              \
+           ".entry k() { .reg .b32 %r<2>; .reg .pred %p<2>;\n" \
+           "L: ld.volatile.global.u32 %r1, [word]; setp.eq.u32 %p1, %r1, 0; @%p1 bra L; ret; }\n"
+
+static void nobody_writes(void **state) {
+  (void)state;
+  kva_ptx_module *m = ptx_parse(POLLS);
+  ptx_case c = {.grid = {16, 1, 1}, .block = {1, 1, 1}, .options = {.cooperative = true}};
+  kva_ptx_report report = ptx_run(m, &c);
   assert_int_equal(report.n_findings, 1);
   assert_int_equal(report.findings[0].kind, KVA_PTX_DEADLOCK);
   assert_non_null(strstr(report.findings[0].detail, "polls global memory"));
   kva_ptx_report_free(&report);
+  kva_ptx_module_destroy(m);
+}
+
+/* Nothing says that all CTAs of another launch ever run at once, nor that so many have room. */
+static void waiting_needs_cooperation(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t ctas;
+    bool cooperative;
+    const char *why;
+  } rows[] = {{2, false, "launch of 'k': CTAs wait for each other through global memory: launch it cooperatively"},
+              {17, true, "launch of 'k': a cooperative launch of 17 CTAs; 16 run at once"}};
+  kva_ptx_module *m = ptx_parse(POLLS);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    kva_diag *diag = kva_diag_create();
+    kva_ptx_options options = {.cooperative = rows[i].cooperative};
+    kva_ptx_report report;
+    assert_int_equal(kva_ptx_launch(kva_ptx_module_kernel_at(m, 0), NULL, (kva_ptx_dim3){rows[i].ctas, 1, 1},
+                                    (kva_ptx_dim3){1, 1, 1}, 0, NULL, 0, &options, diag, &report),
+                     KVA_INVALID);
+    assert_string_equal(kva_diag_message(diag, 0, NULL, NULL), rows[i].why);
+    kva_diag_destroy(diag);
+  }
+  kva_ptx_module_destroy(m);
 }
 
 /* A thread that looks at one word many times waits for nobody. */
@@ -322,7 +357,8 @@ static void looking_is_no_waiting(void **state) {
                          "L: ld.volatile.global.u32 %r3, [%d1]; add.u32 %r2, %r2, %r3; add.u32 %r1, %r1, 1;\n"
                          "setp.lt.u32 %p1, %r1, 5000; @%p1 bra L; st.global.u32 [%d1], %r2; ret; }\n");
   uint32_t out = 3;
-  ptx_case c = {.block = {1, 1, 1}, .arrays = {&out}, .sizes = {sizeof out}, .n_arrays = 1};
+  ptx_case c = {
+      .block = {1, 1, 1}, .arrays = {&out}, .sizes = {sizeof out}, .n_arrays = 1, .options = {.cooperative = true}};
   ptx_run_clean(m, &c);
   assert_int_equal(out, 15000);
   kva_ptx_module_destroy(m);
@@ -339,6 +375,8 @@ int main(void) {
       cmocka_unit_test(barriers_order_transitively),
       cmocka_unit_test(atomics),
       cmocka_unit_test(ctas_wait_for_each_other),
+      cmocka_unit_test(nobody_writes),
+      cmocka_unit_test(waiting_needs_cooperation),
       cmocka_unit_test(looking_is_no_waiting),
       cmocka_unit_test(address_spaces),
   };

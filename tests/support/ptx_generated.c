@@ -19,8 +19,10 @@ static kva_status run(void *user, const kva_ptx_kernel *kernel, const kva_ptx_op
                       kva_ptx_report *out_report, bool *out_right) {
   repeat *r = user;
   const kva_ptx_step *s = r->step;
+  kva_ptx_options own = *options;
+  own.cooperative = s->cooperative;
   for (uint32_t k = 0; k < s->n_results; k++) memset(s->results[k].data, KVA_PTX_UNWRITTEN, s->results[k].bytes);
-  KVA_TRY(kva_ptx_launch(kernel, s->memory, r->grid, s->block, s->dynamic_bytes, s->params, s->n_params, options, diag,
+  KVA_TRY(kva_ptx_launch(kernel, s->memory, r->grid, s->block, s->dynamic_bytes, s->params, s->n_params, &own, diag,
                          out_report));
   *out_right = true;
   for (uint32_t k = 0; k < s->n_results; k++) {

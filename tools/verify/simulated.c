@@ -180,7 +180,9 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
   kva_launch launch = kva_codegen_launch(r->cg, s->number);
   kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {launch.threads, 1, 1};
   kva_ptx_report report;
+  if (launch.cooperating) grid.x = kva_ptx_cooperative_grid(blocks, launch.cooperating);
   kva_ptx_options options = {.pool = r->options->pool,
+                             .cooperative = launch.cooperating > 0,
                              .lazy = r->options->lazy,
                              .check_global = !r->options->pool,
                              .schedule_seed = r->options->launches};
@@ -196,6 +198,7 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
                        .grid = grid,
                        .block = block,
                        .dynamic_bytes = launch.dynamic_bytes,
+                       .cooperative = options.cooperative,
                        .params = params,
                        .n_params = n_params};
   if (!findings && r->options->visit) visit(r, s, &done);

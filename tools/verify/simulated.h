@@ -20,6 +20,7 @@ typedef struct kva_ptx_step {
   const kva_ptx_memory *memory;
   kva_ptx_dim3 grid, block;
   uint32_t dynamic_bytes, n_params, n_results;
+  bool cooperative; /* the launch */
   const void *const *params;
   size_t operand_bytes; /* each operand counted once */
   struct {

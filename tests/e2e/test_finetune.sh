@@ -5,6 +5,8 @@
 . "$(dirname "$0")/support.sh"
 . "$(dirname "$0")/suite.sh"
 model=$suite/light/light_squeezenet.onnx
+steps=200
+[ -z "${KVASIR_SANITIZED:-}" ] || steps=20 # enough for memory errors, not to learn
 
 # [N, 3, 224, 224]: class by colour; brightness and noise vary.
 python3 - "$work" <<'PY'
@@ -35,30 +37,32 @@ PY
 tune=(--loss cross_entropy --train 'conv10_*' --init '*_w_0=he' --init '*_b_0=normal(1)' --init 'conv10_w_0=normal(0.01)'
   --init 'conv10_b_0=constant(10)')
 expect 0 train "$model" "${tune[@]}" --data "npy:data_0=$work/images.npy,labels=$work/labels.npy,eval=0.3" --lr 1e-3 \
-  --batch 10 --steps 200 --eval-every 100 --eval-batches 6 --metrics "$work/m.jsonl" --checkpoint "$work/run"
+  --batch 10 --steps $steps --eval-every $((steps / 2)) --eval-batches 6 --metrics "$work/m.jsonl" --checkpoint "$work/run"
 says "trains conv10_w_0 float[1000, 512, 1, 1]"
 [ "$(grep -c '^trains' "$work/out")" = 2 ] || fail "more than two parameters train"
-python3 - "$work" <<'PY' || fail "accuracy"
+python3 - "$work" $steps <<'PY' || fail "accuracy"
 import json, struct, sys
 evals = [json.loads(l) for l in open(sys.argv[1] + "/m.jsonl") if '"step"' in l]
 evals = [e for e in evals if e["event"] != "step"]
-assert evals[-1]["metrics"]["accuracy"] > 0.95, evals
+steps = int(sys.argv[2])
+assert evals and (steps < 200 or evals[-1]["metrics"]["accuracy"] > 0.95), evals
 # Moments belong to the trained layer alone; the frozen filters are saved as well, since they have new values.
-raw = open(sys.argv[1] + "/run/step-0000000200.safetensors", "rb").read()
+raw = open(sys.argv[1] + "/run/step-%010d.safetensors" % steps, "rb").read()
 names = set(json.loads(raw[8:8 + struct.unpack("<Q", raw[:8])[0]]))
 assert {n for n in names if n.endswith(".m")} == {"conv10_w_0.m", "conv10_b_0.m"}, names
 assert "conv1_w_0" in names
 PY
 
 # Image 7 is of class 7, by the trained weights and by the file exported with them.
-weights=$work/run/step-0000000200.safetensors
+weights=$(printf "$work/run/step-%010d.safetensors" $steps)
 answer() { # answer FILE: position of the greatest float
   python3 -c 'import array, sys
 a = array.array("f"); a.frombytes(open(sys.argv[1], "rb").read()[-4000:]); print(a.index(max(a)))' "$1"
 }
 mkdir "$work/a" "$work/b"
 expect 0 run "$model" --weights "$weights" --input "$work/one.npy" --output "$work/a"
-[ "$(answer "$work/a/softmaxout_1.npy")" = 7 ] || fail "run --weights answers $(answer "$work/a/softmaxout_1.npy")"
+[ $steps -lt 200 ] || [ "$(answer "$work/a/softmaxout_1.npy")" = 7 ] ||
+  fail "run --weights answers $(answer "$work/a/softmaxout_1.npy")"
 expect 0 export "$model" --weights "$weights" -o "$work/tuned.onnx"
 expect 0 run "$work/tuned.onnx" --input "$work/one.npy" --output "$work/b"
 cmp "$work/a/softmaxout_1.npy" "$work/b/softmaxout_1.npy" || fail "the exported model differs"

@@ -41,6 +41,15 @@ check() { # MIN_KERNELS PRECISION MODEL ARGUMENTS...
   done
 }
 
+# Blackwell takes code for sm_90.
+newer=$("$ptxas" --help | grep -oE 'sm_1[0-9]0\b' | sort -u || true)
+if in_part 0 && [ -n "$newer" ]; then
+  expect 0 build models/induction.kv --train --precision bf16 --target sm_90 --emit=ptx -o "$work/newer.ptx"
+  for arch in $newer; do
+    "$ptxas" -arch="$arch" "$work/newer.ptx" -o "$work/newer.cubin" >"$work/out" 2>&1 || fail "ptxas: $arch"
+  done
+fi
+
 check 60 f32 models/induction.kv
 check 60 bf16 models/induction.kv
 check 60 f32 models/induction.kv -D window=6

@@ -30,14 +30,18 @@ static LLVMTypeRef i64_type(const kva_emit *e) {
   return LLVMInt64TypeInContext(e->ctx);
 }
 
-bool kva_ll_has_clusters(const kva_emit *e) {
-  return kva_target_has(&e->cg->target, KVA_TARGET_CLUSTERS);
-}
-
-uint32_t kva_ll_sharing_blocks(const kva_kernel *k) {
+static uint32_t blocks_of_row(const kva_kernel *k) {
   uint32_t n = 0;
   for (uint32_t l = 0; l < k->loops.len; l++) n = k->loops.data[l]->blocks > n ? k->loops.data[l]->blocks : n;
   return n > 1 ? n : 0;
+}
+
+uint32_t kva_ll_cluster(const kva_emit *e) {
+  return kva_target_has(&e->cg->target, KVA_TARGET_CLUSTERS) ? blocks_of_row(e->k) : 0;
+}
+
+uint32_t kva_ll_cooperating(const kva_emit *e) {
+  return kva_target_has(&e->cg->target, KVA_TARGET_CLUSTERS) ? 0 : blocks_of_row(e->k);
 }
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
@@ -67,7 +71,7 @@ static void emit_turns(kva_emit *e, const kva_kloop *grid) {
 }
 
 void kva_ll_grid(kva_emit *e, const kva_kloop *grid) {
-  if (!kva_ll_has_clusters(e) && kva_ll_sharing_blocks(e->k))
+  if (kva_ll_cooperating(e))
     emit_turns(e, grid);
   else
     emit_item(e, grid, kva_ll_block_number(e));
@@ -200,5 +204,5 @@ static void combine_messages(kva_emit *e, const kva_kloop *l, LLVMValueRef *valu
 
 void kva_ll_combine_blocks(kva_emit *e, const kva_kloop *l, LLVMValueRef *values) {
   KVA_ASSERT(l->blocks > 1 && l->blocks <= KVA_K_MAX_BLOCKS && l->carries.len);
-  (kva_ll_has_clusters(e) ? combine_cluster : combine_messages)(e, l, values);
+  (kva_ll_cluster(e) ? combine_cluster : combine_messages)(e, l, values);
 }

@@ -227,6 +227,5 @@ kva_launch kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name,
   else
     emit_cpu(&e, name, n_symbols, symbols);
   kva_arena_destroy(e.scratch);
-  uint32_t cooperating = kva_ll_is_gpu(&e) && !kva_ll_has_clusters(&e) ? kva_ll_sharing_blocks(k) : 0;
-  return (kva_launch){k->threads, e.shared_bytes, e.dynamic_bytes, cooperating};
+  return (kva_launch){k->threads, e.shared_bytes, e.dynamic_bytes, kva_ll_cooperating(&e)};
 }

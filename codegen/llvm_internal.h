@@ -231,9 +231,9 @@ void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *value
 
 /* ---- llvm_blocks.c: blocks of a GPU that share a row ------------------------------------------------------------- */
 
-bool kva_ll_has_clusters(const kva_emit *e);
-/* How many blocks share a row of the kernel; 0: none do. */
-uint32_t kva_ll_sharing_blocks(const kva_kernel *k);
+/* How many blocks share a row of the kernel, as a cluster or in a cooperative launch; 0: none do so. */
+uint32_t kva_ll_cluster(const kva_emit *e);
+uint32_t kva_ll_cooperating(const kva_emit *e);
 /* Emits the grid's items that this block has: its own or, in a cooperative launch, one of each turn. */
 void kva_ll_grid(kva_emit *e, const kva_kloop *grid);
 /* Combines values of blocks as kva_ll_combine_threads does those of threads, over the l->blocks that share a row. */

@@ -80,8 +80,7 @@ static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint
   annotate_kernel(e, "reqntidy", 1);
   annotate_kernel(e, "reqntidz", 1);
   if (e->k->blocks) annotate_kernel(e, "minctasm", e->k->blocks);
-  if (kva_ll_has_clusters(e) && kva_ll_sharing_blocks(e->k)) /* see llvm_ptx.c */
-    annotate_kernel(e, "maxclusterrank", kva_ll_sharing_blocks(e->k));
+  if (kva_ll_cluster(e)) annotate_kernel(e, "maxclusterrank", kva_ll_cluster(e)); /* see llvm_ptx.c */
   if (n_maps) annotate_maps(e, n_maps);
   for (uint32_t i = 0; i < n_bufs; i++) {
     kva_ll_parameter_attribute(e, i, "noalias", 0);

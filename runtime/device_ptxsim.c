@@ -144,10 +144,9 @@ static kva_status report_findings(ptxsim_device *d, const kva_device_launch *l, 
 static kva_status run(ptxsim_device *d, const kva_device_launch *l, const kva_ptx_memory *memory,
                       const void *const *params) {
   const kva_kernel_desc *k = &d->artifact->kernels[l->step->kernel];
-  kva_ptx_dim3 grid = {(uint32_t)l->items, 1, 1}, block = {k->threads, 1, 1};
+  kva_ptx_dim3 grid = {kva_ptx_grid(l->items, k->cooperating), 1, 1}, block = {k->threads, 1, 1};
   kva_ptx_options options = {
       .pool = d->base.pool, .no_counters = true, .schedule_seed = ++d->launches, .cooperative = k->cooperating > 0};
-  if (k->cooperating) grid.x = kva_ptx_cooperative_grid(l->items, k->cooperating);
   kva_ptx_report report;
   kva_status status =
       kva_ptx_launch(d->kernels[l->step->kernel], memory, grid, block, k->dynamic_bytes, params,

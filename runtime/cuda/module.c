@@ -129,13 +129,24 @@ static void warn_of_local_memory(const cuda_device *d, kva_diag *diag) {
         n, d->artifact->n_kernels, (long long)worst->local_bytes, worst->name);
 }
 
+static kva_status refuse_kernel(const kva_kernel_desc *k, cu_result result, const cuda_device *d, kva_diag *diag) {
+  char text[256];
+  kva_cuda_error_text(&d->api, result, text, sizeof text);
+  return kva_error(diag, NULL, "kernel '%s' (%u bytes of shared memory): %s", k->name,
+                   k->shared_bytes + k->dynamic_bytes, text);
+}
+
 /* As many blocks as run at once, in whole groups. */
 static kva_status find_most_blocks(cuda_device *d, int32_t i, kva_diag *diag) {
   const kva_kernel_desc *k = &d->artifact->kernels[i];
   int may = 0, multiprocessors = 0, each = 0;
-  (void)d->api.cuDeviceGetAttribute(&may, CU_ATTRIBUTE_COOPERATIVE_LAUNCH, d->device);
-  (void)d->api.cuDeviceGetAttribute(&multiprocessors, CU_ATTRIBUTE_MULTIPROCESSORS, d->device);
-  (void)d->api.cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, d->functions[i], (int)k->threads, k->dynamic_bytes);
+  cu_result result = d->api.cuDeviceGetAttribute(&may, CU_ATTRIBUTE_COOPERATIVE_LAUNCH, d->device);
+  if (result == CU_SUCCESS)
+    result = d->api.cuDeviceGetAttribute(&multiprocessors, CU_ATTRIBUTE_MULTIPROCESSORS, d->device);
+  if (result == CU_SUCCESS)
+    result =
+        d->api.cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, d->functions[i], (int)k->threads, k->dynamic_bytes);
+  if (result != CU_SUCCESS) return refuse_kernel(k, result, d, diag);
   int64_t n = may ? (int64_t)multiprocessors * each : 0;
   if (n > KVA_ABI_COOPERATING) n = KVA_ABI_COOPERATING;
   d->most_blocks[i] = (uint32_t)(n - n % k->cooperating);
@@ -147,7 +158,6 @@ static kva_status find_most_blocks(cuda_device *d, int32_t i, kva_diag *diag) {
 
 static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
   const kva_kernel_desc *k = &d->artifact->kernels[i];
-  char text[256];
   cu_result result = k->name ? d->api.cuModuleGetFunction(&d->functions[i], d->module, k->name) : CU_ERROR_NOT_FOUND;
   if (result == CU_ERROR_NOT_FOUND)
     return kva_error(diag, NULL, "damaged artefact: its module has no kernel '%s'", k->name ? k->name : "(unnamed)");
@@ -157,9 +167,7 @@ static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
     note_facts(d, i);
     return k->cooperating ? find_most_blocks(d, i, diag) : KVA_OK;
   }
-  kva_cuda_error_text(&d->api, result, text, sizeof text);
-  return kva_error(diag, NULL, "kernel '%s' (%u bytes of shared memory): %s", k->name,
-                   k->shared_bytes + k->dynamic_bytes, text);
+  return refuse_kernel(k, result, d, diag);
 }
 
 /* Allocates as many parameters as the largest step needs. */

@@ -88,7 +88,7 @@ typedef struct kva_ptx_dim3 {
   uint32_t x, y, z;
 } kva_ptx_dim3;
 
-enum { KVA_PTX_RESIDENT = 16 };
+enum { KVA_PTX_RESIDENT = 16 /* CTAs of a cooperative launch */ };
 typedef struct kva_ptx_options {
   kva_pool *pool;         /* runs CTAs in parallel; NULL: in order in the caller, which is deterministic */
   bool unchecked_shared;  /* skips checks for uninitialised reads and races of shared memory (about twice as fast there)
@@ -202,10 +202,11 @@ void kva_ptx_report_free(kva_ptx_report *report);
 /* Prints findings as `name:line: kind: detail`, one per line. */
 void kva_ptx_report_print_findings(const kva_ptx_report *report, const char *name, FILE *out);
 
-/* The grid of a cooperative launch of `items` in whole groups of `group` (kva_kernel_desc.cooperating). */
-static inline uint32_t kva_ptx_cooperative_grid(int64_t items, uint32_t group) {
-  uint32_t most = KVA_PTX_RESIDENT - KVA_PTX_RESIDENT % group;
-  return items < most ? (uint32_t)items : most;
+/* CTAs for `items`: as many or, in a cooperative launch, whole groups of `cooperating` (kva_kernel_desc) that have
+ * room; cooperating 0: it is none. */
+static inline uint32_t kva_ptx_grid(int64_t items, uint32_t cooperating) {
+  int64_t most = cooperating ? KVA_PTX_RESIDENT - KVA_PTX_RESIDENT % cooperating : items;
+  return (uint32_t)(items < most ? items : most);
 }
 
 /* Runs the grid. params[i] points to the value of parameter i, as for cuLaunchKernel. dynamic_shared is added after the

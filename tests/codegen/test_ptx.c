@@ -37,9 +37,9 @@ static void run_typed(const kva_case *c, kva_dtype dtype, kva_ptx_run *run, tall
   run_case(c, dtype, run, t);
 }
 
-/* Sanitizers see every fifth type of each case: the element type leads to few other lines of the compiler. */
+/* Sanitizers see every third type of each case: the element type leads to few other lines of the compiler. */
 static bool has_turn(uint32_t i, int type) {
-  return !sanitized() || (i + (uint32_t)type) % 5 == 0;
+  return !sanitized() || (i + (uint32_t)type) % 3 == 0;
 }
 
 static void run_listed(const kva_case_table *table, kva_ptx_run *run, tally *t) {

@@ -127,11 +127,10 @@ static void launch(program *p, uint32_t step) {
   if (!blocks) return;
   const char *name = kva_codegen_kernel_name(p->cg, p->numbers.data[step]);
   kva_launch shape = kva_codegen_launch(p->cg, p->numbers.data[step]);
-  kva_ptx_dim3 grid = {blocks, 1, 1}, block = {shape.threads, 1, 1};
+  kva_ptx_dim3 grid = {kva_ptx_grid(blocks, shape.cooperating), 1, 1}, block = {shape.threads, 1, 1};
   kva_ptx_report report;
   kva_ptx_options options = {
       .no_counters = true, .check_global = true, .schedule_seed = step + 1, .cooperative = shape.cooperating > 0};
-  if (shape.cooperating) grid.x = kva_ptx_cooperative_grid(blocks, shape.cooperating);
   require(p,
           kva_ptx_launch(kva_ptx_module_get_kernel(p->module, name), p->memory, grid, block, shape.dynamic_bytes,
                          params, s->n_args + n_symbols, &options, p->diag, &report),

@@ -25,7 +25,7 @@ typedef struct traffic_case {
   int64_t rows;     /* the value of every shape symbol */
   bool gradients;
   bool loss;           /* output 0 remains, before its gradients */
-  bool by_machine;     /* code differs between the two; others run once in each type, without KVA_BENCH */
+  bool large;          /* without KVA_BENCH once in each type: both machines get the same code */
   int gathers;         /* input of which only what the output holds is needed, + 1 */
   int documents;       /* input that numbers the documents of rows, + 1 */
   int frequent;        /* input every other index of which is the same, + 1 */
@@ -133,7 +133,8 @@ static const traffic_case cases[] = {
              "  l = kv.reduce_sum <keepdims = false> (kv.mul(kv.rms_norm(x, scale), dy))\n"
              "}",
      .rows = 21120,
-     .gradients = true},
+     .gradients = true,
+     .large = true},
     {.name = "rms_norm backward, few rows",
      .text = "state REAL[B, 2048] \"x\" : param ~ zeros\n"
              "state REAL[2048] \"scale\" : param ~ zeros\n"
@@ -210,22 +211,18 @@ static const traffic_case cases[] = {
     CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192", .instructions = 22),
     CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919", .instructions = 24),
     CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000", .instructions = 20),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers", "4", "50000", .by_machine = true,
-                  .instructions = 20),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers, odd", "4", "50257", .by_machine = true,
-                  .instructions = 20),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block", "4", "70000", .by_machine = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003", .by_machine = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256", .by_machine = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, 100277", "4", "100277", .by_machine = true, .instructions = 20),
-    CROSS_ENTROPY("cross_entropy and its gradient, 200019", "4", "200019", .by_machine = true),
-    CROSS_ENTROPY("cross_entropy and its gradient, 262144", "2", "262144", .by_machine = true),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers", "4", "50000", .instructions = 20),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers, odd", "4", "50257", .instructions = 20),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block", "4", "70000"),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 100277", "4", "100277", .instructions = 20),
+    CROSS_ENTROPY("cross_entropy and its gradient, 200019", "4", "200019"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 262144", "2", "262144"),
     {.name = "softmax, 160000",
-     .by_machine = true,
      .text = "f (REAL[B, 160000] x) => (REAL[B, 160000] y) { y = kv.softmax <axis = -1> (x) }",
      .rows = 3},
     {.name = "softmax, 327680",
-     .by_machine = true,
      .text = "f (REAL[B, 327680] x) => (REAL[B, 327680] y) { y = kv.softmax <axis = -1> (x) }",
      .rows = 1},
     {.name = "adamw",
@@ -234,11 +231,11 @@ static const traffic_case cases[] = {
              "  p2, m2, v2 = kv.adamw <beta1 = 0.9, beta2 = 0.95, weight_decay = 0.1> (p, g, m, v, lr, step)\n"
              "}",
      .rows = 64},
-    {GATHER_GRADIENT("gather gradient", "1024", "1024", "8000")},
+    {GATHER_GRADIENT("gather gradient", "1024", "1024", "8000"), .large = true},
     {GATHER_GRADIENT("gather gradient, small", "1024", "512", "4000")},
     {GATHER_GRADIENT("gather gradient, small, unknown count", "B", "512", "4000"), .rows = 1024},
-    {GATHER_GRADIENT("gather gradient, many indices", "65536", "128", "4000")},
-    {GATHER_GRADIENT("gather gradient, a frequent index", "20000", "128", "4000"), .frequent = 2},
+    {GATHER_GRADIENT("gather gradient, many indices", "65536", "128", "4000"), .large = true},
+    {GATHER_GRADIENT("gather gradient, a frequent index", "20000", "128", "4000"), .large = true, .frequent = 2},
     {.name = "gather",
      .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",
      .rows = 256,
@@ -430,7 +427,7 @@ static measured measure(const traffic_case *c, const char *type, const char *arc
 static bool is_wanted(const traffic_case *c, const char *type, const char *arch) {
   const char *only = getenv("KVA_TEST_CASE");
   bool once = !strcmp(type, "float") == !strcmp(arch, "sm_80");
-  return (!only || strstr(c->name, only)) && (once || c->by_machine || getenv("KVA_BENCH"));
+  return (!only || strstr(c->name, only)) && (once || !c->large || getenv("KVA_BENCH"));
 }
 
 static void run_table(const char *type, const char *arch) {

@@ -37,12 +37,10 @@ cuts() { # cuts LENGTH PARTS WINDOW
   mesh "$name-mesh" "$2" "sequence=$2" "${lm[@]}"
   near "$name" "$name-mesh" 4
 }
+cuts 8 2 3
 cuts 8 4 2
+cuts 4 2 3
 cuts 5 5 1
-if [ -z "${KVASIR_SANITIZED:-}" ]; then
-  cuts 8 2 3
-  cuts 4 2 3
-fi
 # One sequence is one document; sigmoid gates, a shift over four rows, shifted queries, one matrix for the vocabulary.
 other=("${lm[@]}" -D gate='"gate"' -D window=3 -D shift_q=true -D qk_norm=true -D tied=true --steps 5)
 one other "${other[@]}"

@@ -43,7 +43,9 @@ check() { # MIN_KERNELS PRECISION MODEL ARGUMENTS...
 
 # Blackwell takes code for sm_90.
 newer=$("$ptxas" --help | grep -oE 'sm_1[0-9]0\b' | sort -u || true)
-if in_part 0 && [ -n "$newer" ]; then
+if [ -z "$newer" ]; then
+  echo "SKIP: this ptxas knows no Blackwell; the rest follows"
+elif in_part 0; then
   expect 0 build models/induction.kv --train --precision bf16 --target sm_90 --emit=ptx -o "$work/newer.ptx"
   for arch in $newer; do
     "$ptxas" -arch="$arch" "$work/newer.ptx" -o "$work/newer.cubin" >"$work/out" 2>&1 || fail "ptxas: $arch"
@@ -59,5 +61,7 @@ check 60 f32 models/lm.kv -D preset=1.5B -D layers=1 -D separator=0
 # Rows of logits that go beyond registers, odd ones and those beyond a block.
 check 50 bf16 models/lm.kv -D vocab=128256 -D layers=1
 check 50 f32 models/lm.kv -D vocab=262144 -D layers=1
+check 30 f32 models/mlp.kv -D vocab=50257
+check 30 f32 models/mlp.kv -D vocab=128256
 check 30 f32 models/mlp.kv -D vocab=71003
 check 30 f32 models/mlp.kv -D vocab=200019

@@ -178,9 +178,8 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
   const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, name);
   KVA_ASSERT(kernel);
   kva_launch launch = kva_codegen_launch(r->cg, s->number);
-  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {launch.threads, 1, 1};
+  kva_ptx_dim3 grid = {kva_ptx_grid(blocks, launch.cooperating), 1, 1}, block = {launch.threads, 1, 1};
   kva_ptx_report report;
-  if (launch.cooperating) grid.x = kva_ptx_cooperative_grid(blocks, launch.cooperating);
   kva_ptx_options options = {.pool = r->options->pool,
                              .cooperative = launch.cooperating > 0,
                              .lazy = r->options->lazy,

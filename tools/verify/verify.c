@@ -36,10 +36,9 @@ static void add_listed(work *w, kva_op_id op, const kva_case_table *table) {
   for (uint32_t i = 0; i < table->n; i++) {
     const kva_case *c = &table->cases[i];
     if (c->op != op) continue;
-    kva_dtype_set set = kva_case_dtypes(c), wanted = w->options->dtypes;
+    kva_dtype_set set = kva_case_dtypes(c);
     for (int t = 0; t < KVA_DTYPE_COUNT; t++)
-      if ((!t || !wanted || kva_dtype_in(wanted, (kva_dtype)t)) && kva_dtype_in(set, (kva_dtype)t))
-        add(w, c, (kva_dtype)t, FORWARD);
+      if (kva_dtype_in(set, (kva_dtype)t)) add(w, c, (kva_dtype)t, FORWARD);
     add_gradient(w, c);
   }
 }

@@ -11,10 +11,9 @@ typedef struct kva_verify_options {
   int threads;       /* that verify; 0: as many as the machine has */
   uint32_t n_random; /* random cases per operator and dtype */
   bool no_gradients;
-  kva_dtype_set dtypes; /* of listed cases that take several; 0: all */
-  kva_executor run;     /* NULL: compiled code */
-  void *run_user;       /* for `run` */
-  const char *arch;     /* alternative to `run`: PTX for this GPU on the simulator */
+  kva_executor run; /* NULL: compiled code */
+  void *run_user;   /* for `run` */
+  const char *arch; /* alternative to `run`: PTX for this GPU on the simulator */
 } kva_verify_options;
 
 /* One operator. */

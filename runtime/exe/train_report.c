@@ -204,10 +204,15 @@ static void print_result(const kva_train_result *r, bool times) {
            r->times[i].name);
 }
 
+/* What steps called: gradients of micro-batches, or all in one. */
+static int step_program(const kva_session *s) {
+  int parts = kva_session_program(s, "grad_step"), whole = kva_session_program(s, "train_step");
+  return whole < 0 || kva_session_timeline(s, parts, 0, NULL) ? parts : whole;
+}
+
 void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                        kva_train_result *result) {
-  int program = kva_session_program(s, "train_step");
-  if (program < 0 || o->accumulate > 1 || o->micro_batch) program = kva_session_program(s, "grad_step");
+  int program = step_program(s);
   result->program = program;
   if (program >= 0) {
     kva_session_memory(s, program, &result->memory);

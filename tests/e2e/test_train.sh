@@ -81,3 +81,9 @@ config, plan = dry["config"], dry["plan"]["train_step"]
 assert config["data"] == "induction:pool=24,length=32" and config["steps"] == "7" and config["precision"] == "bf16", config
 assert plan["tokens"] == 16 * 32 and plan["bytes"]["total"] > plan["bytes"]["parameters"] == 4 * plan["parameters"], plan
 PY
+
+# A profile is of the program that ran: one micro-batch that is the whole batch is a step in one call.
+for rows in 4 8; do
+  expect 0 train models/mlp.kv --steps 1 --batch 8 --micro-batch "$rows" --eval-every 0 --profile
+  grep -qE 'bytes held: parameters [1-9][0-9]*, moments [1-9]' "$work/out" || fail "micro-batches of $rows rows have no profile"
+done

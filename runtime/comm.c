@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { BUFFER = 4 << 20, TAG = 1, MESSAGE = 1 << 30 };
+enum { BUFFER = KVA_COMM_BUFFER, TAG = 1, MESSAGE = 1 << 30 };
 
 struct kva_comm {
   kva_mpi mpi;

@@ -1,5 +1,5 @@
 /* kvasir show: prints a model at any stage of the compiler. */
-#include "tools/cli.h"
+#include "tools/on_cluster.h"
 #include "tools/driver/summary.h"
 
 #include <stdlib.h>
@@ -18,8 +18,14 @@ const kva_verb kva_verb_show = {
     "  llvm     LLVM IR\n"
     "  asm      assembly\n"
     "  ptx      code for an NVIDIA GPU, every distinct kernel once\n\n"
+    "With --cluster: a training step on paper, in bf16 on a cluster of GPUs (a100, h100, h200, b200): memory by "
+    "category,\n"
+    "bytes and time of every exchange, tokens a second, MFU. --pin B=N fixes the rows of a micro-batch, else they are "
+    "as\n"
+    "many as fit. docs/scale.md has the formulas. There is no pipeline parallelism, and so no bubble.\n\n"
     "Examples:\n"
     "  kvasir show models/lm.kv -D preset=19B --train --stage=plan\n"
+    "  kvasir show models/lm.kv -D preset=19B --cluster h100x8x16 --batch 256\n"
     "  kvasir show model.onnx --stage=graph --format=dot | dot -Tsvg > model.svg\n"
     "  kvasir show model.onnx --stage=ptx --arch=sm_90a > model.ptx",
     run};
@@ -33,6 +39,7 @@ typedef struct show_options {
   int64_t memory;
   kva_strings defines, pins;
   kva_pass_choice passes;
+  kva_cluster_choice cluster;
 } show_options;
 
 static void print_graph(kva_module *m, const char *format) {
@@ -128,8 +135,53 @@ static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
   return status;
 }
 
+static int usage_error(const char *what) {
+  fprintf(stderr, "kvasir show: %s\nTry: kvasir show --help\n", what);
+  return EXIT_USAGE;
+}
+
+/* -1, or the exit code of what does not go together. */
+static int check_options(const show_options *o) {
+  const kva_cluster_choice *c = &o->cluster;
+  bool plan = o->stage && !strcmp(o->stage, "plan");
+  if (!c->name && (c->batch || c->efficiency > 0)) return usage_error("--batch and --efficiency are for --cluster");
+  if (c->name && o->stage && !plan) return usage_error("--cluster is a plan: --stage=plan");
+  if (c->name && (o->arch || o->cpu)) return usage_error("--cluster names the GPU; leave --arch and --cpu away");
+  if (c->name && !strcmp(o->format, "dot")) return usage_error("--cluster has the formats text and json");
+  if (c->name && o->precision && !strcmp(o->precision, "f32"))
+    return usage_error("--cluster knows the peak of 16-bit products: --precision bf16 or f16");
+  if (!c->name && !strcmp(o->format, "json") && !plan) return usage_error("--format=json is for --stage=plan");
+  return -1;
+}
+
+static int show_cluster(show_options *o, const char *path, kva_diag *diag) {
+  const kva_cluster_model model = {.path = path,
+                                   .defines = &o->defines,
+                                   .pins = &o->pins,
+                                   .mesh = o->mesh_text,
+                                   .compute = o->compute ? o->compute : KVA_BF16,
+                                   .memory = o->memory,
+                                   .json = !strcmp(o->format, "json"),
+                                   .control = &o->passes.control};
+  int code = kva_cli_show_cluster(&o->cluster, &model, diag);
+  kva_cli_print_passes(&o->passes);
+  return code;
+}
+
+static int show_model(show_options *o, const char *path, kva_diag *diag) {
+  kva_module *m = NULL;
+  int code = kva_cli_load(path, &o->defines, &o->pins, diag, &m);
+  if (code < 0) {
+    kva_status status = show(&m, o, diag);
+    kva_cli_print_passes(&o->passes);
+    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+  }
+  kva_module_destroy(m);
+  return code;
+}
+
 static int run(int argc, char **argv) {
-  show_options o = {.stage = "graph", .format = "text"};
+  show_options o = {.format = "text"};
   const kva_option options[] = {
       {"--stage", NULL, "source|graph|fused|plan|kernels|llvm|asm|ptx", KVA_OPTION_WORD, &o.stage,
        "what to print (graph)"},
@@ -144,31 +196,24 @@ static int run(int argc, char **argv) {
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
       {"--arch", NULL, "NAME", KVA_OPTION_STRING, &o.arch,
        "the GPU of --stage=ptx (sm_80), kernels or plan: sm_80 to sm_90a"},
+      KVA_CLUSTER_OPTIONS(&o.cluster),
       KVA_PASS_OPTIONS(&o.passes),
   };
   const char *path;
   int n, code = kva_cli_parse(&kva_verb_show, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
   if (code >= 0) return code;
-  if (n == 0) {
-    fprintf(stderr, "kvasir show: a model is missing\nTry: kvasir show --help\n");
-    return EXIT_USAGE;
-  }
-  if (!strcmp(o.format, "json") && strcmp(o.stage, "plan") != 0) {
-    fprintf(stderr, "kvasir show: --format=json is for --stage=plan\n");
-    return EXIT_USAGE;
-  }
+  if (n == 0) return usage_error("a model is missing");
+  if ((code = check_options(&o)) >= 0) return code;
   if ((code = kva_cli_passes(&kva_verb_show, &o.passes)) >= 0) return code;
+  if (!o.stage) o.stage = "graph";
+  if (!(o.cluster.efficiency > 0)) o.cluster.efficiency = KVA_CLUSTER_EFFICIENCY;
   kva_diag *diag = kva_diag_create();
-  kva_module *m = NULL;
   kva_status status = kva_precision_named(o.precision, diag, &o.compute);
   if (status == KVA_OK) status = kva_mesh_named(o.mesh_text, diag, &o.mesh);
-  code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
-  if (code < 0) {
-    status = show(&m, &o, diag);
-    kva_cli_print_passes(&o.passes);
-    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
-  }
-  kva_module_destroy(m);
+  if (status != KVA_OK)
+    code = kva_cli_fail(status, diag);
+  else
+    code = (o.cluster.name ? show_cluster : show_model)(&o, path, diag);
   kva_diag_destroy(diag);
   return code;
 }

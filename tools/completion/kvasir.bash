@@ -18,6 +18,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
   case $1 in
     --stage) mapfile -t COMPREPLY < <(compgen -W "source graph fused plan kernels llvm asm ptx" -- "$2") ;;
     --format) mapfile -t COMPREPLY < <(compgen -W "text dot json" -- "$2") ;;
+    --cluster) mapfile -t COMPREPLY < <(compgen -W "a100x8x1 h100x8x1 h200x8x1 b200x8x1" -- "$2") ;;
     --device) mapfile -t COMPREPLY < <(compgen -W "cpu ptxsim" -- "$2") ;;
     --target) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a native x86-64-v2 x86-64-v3 x86-64-v4
       aarch64-linux-gnu" -- "$2") ;;

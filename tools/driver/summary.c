@@ -64,7 +64,7 @@ kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, kva_exchanged *
   KVA_TRY(bytes_of(m, n, n->results[0].type, &made));
   if (kva_is(n, KVA_OP_own_part) || kva_is(n, KVA_OP_process_index)) return KVA_OK;
   if (kva_is(n, KVA_OP_all_gather)) {
-    *out = (kva_exchanged){.gathered = made, .each = (parts - 1) * taken, .sent = (parts - 1) * taken};
+    *out = (kva_exchanged){.gathered = made, .each = (parts - 1) * taken, .sent = (parts - 1) * taken, .rounds = 1};
     return KVA_OK;
   }
   if (kva_is(n, KVA_OP_neighbour)) { /* process 0 has no process before it */
@@ -75,6 +75,7 @@ kva_status kva_exchanged_bytes(kva_module *m, const kva_node *n, kva_exchanged *
   bool scatters = kva_is(n, KVA_OP_reduce_scatter);
   int64_t width = kva_dtype_bits(kva_operand_type(n, 0)->dtype) / 8, segment = taken / width / parts * width;
   out->summed = taken;
+  out->rounds = scatters ? 1 : 2;
   out->sent = scatters ? taken - (made < taken ? made : taken) : taken - segment + (parts - 1) * segment;
   out->each = out->sent;
   return KVA_OK;

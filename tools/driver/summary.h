@@ -10,6 +10,7 @@ typedef struct kva_exchanged {
   int64_t gathered; /* of tensors that are made of what other processes have */
   int64_t each;     /* sent by a process for both: with neighbours on both sides */
   int64_t sent;     /* by process 0 */
+  int rounds;       /* in which each process sends to all others: 2 for a sum that all get; 0: to its neighbour alone */
 } kva_exchanged;
 
 /* Symbols have the extents of kva_assumed_extent. */

@@ -63,7 +63,8 @@ static void add_graph(hasher *h, const kva_graph *g);
 static void add_node(hasher *h, const kva_node *n) {
   h->hash = kva_hash(h->hash, n->op->name, strlen(n->op->name) + 1);
   if (n->attrs)
-    h->hash = kva_attrs_hash_with(n->op->attrs, n->attrs, h->hash, &(kva_attr_hasher){symbol_number, state_number, h});
+    h->hash = kva_attrs_hash_with(n->op->attrs, n->attrs, h->hash,
+                                  &(kva_attr_hasher){symbol_number, state_number, kva_tensor_hash, h});
   add(h, n->n_operands);
   for (uint32_t i = 0; i < n->n_operands; i++) add_value(h, n->operands[i].value);
   add(h, n->n_results);

@@ -27,10 +27,11 @@ void kva_print_tensor(kva_text *out, const kva_tensor_data *t);
 /* Every symbol that a node binds is used only after it (verify_symbols.c). Problems go to m->diag. */
 void kva_verify_symbols(kva_module *m);
 
-/* How a hash represents symbols and states: by name, or by number. */
+/* How a hash represents symbols and states, by name or by number, and tensors, by all elements or by some. */
 typedef struct kva_attr_hasher {
   uint64_t (*symbol)(void *user, const kva_expr *symbol);
   uint64_t (*state)(void *user, const kva_state *state);
+  uint64_t (*tensor)(const kva_tensor_data *t, uint64_t seed);
   void *user;
 } kva_attr_hasher;
 uint64_t kva_attrs_hash_with(const kva_attr_desc *desc, const void *attrs, uint64_t seed,

@@ -4,6 +4,7 @@
  * comparing them is comparing pointers. Ids grow with creation: a part has a smaller id than the whole, and an extent a
  * smaller id than its loop variable, on which the prover relies. */
 #include "ir/expr_internal.h"
+#include "runtime/base/platform.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -39,6 +40,8 @@ void kva_expr_table_add(kva_arena *arena, kva_expr_table *t, uint64_t hash, cons
     for (uint32_t i = 0; i < old.cap; i++) {
       if (old.items[i]) table_put(t, old.hashes[i], old.items[i]);
     }
+    kva_pages_release(old.hashes, old.cap * sizeof *old.hashes);
+    kva_pages_release(old.items, old.cap * sizeof *old.items);
   }
   table_put(t, hash, item);
   t->len++;

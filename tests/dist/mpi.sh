@@ -9,6 +9,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid it, at the price of a warning
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # neither library frees what it took
 export OMPI_MCA_hwloc_base_binding_policy=none
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader # shared memory; looking for networks is a third of a start
 export OMPI_MCA_mpi_yield_when_idle=1 # ranks that wait leave the cores to the others
 
 # ranks N COMMAND...: N processes of the command by $launcher; both streams are in $work/out afterwards.

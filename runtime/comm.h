@@ -85,6 +85,8 @@ KVA_MUST_USE kva_status kva_comm_shift(kva_comm *c, int by, int64_t bytes, const
 /* Bytes that this process has sent to others in sums, gathers and messages. */
 int64_t kva_comm_bytes(const kva_comm *c);
 
+/* All get root's text. c NULL: the text stays. */
+KVA_MUST_USE kva_status kva_comm_broadcast_text(kva_comm *c, int root, kva_text *text);
 /* All get the text of the first rank whose own is not empty, behind its process's name; returns that rank, -1: none has
  * one. c NULL: the text stays. */
 int kva_comm_share(kva_comm *c, kva_text *text);

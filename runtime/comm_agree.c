@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-/* The text of `root` on all. */
-static kva_status broadcast_text(kva_comm *c, int root, kva_text *text) {
+kva_status kva_comm_broadcast_text(kva_comm *c, int root, kva_text *text) {
+  if (!c) return KVA_OK;
   int64_t n = (int64_t)text->len;
   KVA_TRY(kva_comm_broadcast(c, root, (int64_t)sizeof n, &n));
   char *data = malloc((size_t)n + 1);
@@ -52,7 +52,7 @@ int kva_comm_share(kva_comm *c, kva_text *text) {
     kva_text_free(text);
     *text = named;
   }
-  return broadcast_text(c, root, text) == KVA_OK ? root : -1;
+  return kva_comm_broadcast_text(c, root, text) == KVA_OK ? root : -1;
 }
 
 /* The errors of diag as they would be printed, without the last line's end. */
@@ -70,7 +70,7 @@ static kva_status take(kva_comm *c, int root, kva_status status, kva_diag *diag)
   kva_text text = {0};
   int rank = kva_comm_rank(c);
   if (rank == root) print_errors(diag, &text);
-  kva_status sent = broadcast_text(c, root, &text);
+  kva_status sent = kva_comm_broadcast_text(c, root, &text);
   if (sent == KVA_OK && rank != root && text.len) {
     kva_diag_clear(diag);
     (void)kva_fail(diag, status, NULL, "process %d of %d: %s", root, kva_comm_size(c), text.data);
@@ -108,7 +108,7 @@ kva_status kva_comm_compare(kva_comm *c, const char *lines, kva_diag *diag) {
   if (!c) return KVA_OK;
   kva_text first = {0};
   kva_text_add(&first, "%s", lines);
-  kva_status status = broadcast_text(c, 0, &first);
+  kva_status status = kva_comm_broadcast_text(c, 0, &first);
   if (status == KVA_OK) status = compare_lines(c, lines, first.data, diag);
   kva_text_free(&first);
   return kva_comm_agree(c, status, diag);

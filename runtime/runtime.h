@@ -249,17 +249,15 @@ KVA_MUST_USE kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva
 int64_t kva_trainer_done(const kva_trainer *t);
 /* Seed of data order and dropout; loading a checkpoint replaces it. */
 uint64_t kva_trainer_seed(const kva_trainer *t);
-/* A checkpoint: a safetensors file of all parameters, moments and counters with the position of the run (checkpoint.h).
- * Saving keeps the old file until the new one is on disk. A failed load changes nothing; the file must come from a
- * model with the same tensors. After loading, training continues bit for bit. */
+/* A checkpoint: a safetensors file of all parameters, moments and counters with the position of the run (checkpoint.h);
+ * a folder of such files where the session's processes divide states. Saving keeps the old one until the new one is on
+ * disk. A failed load changes nothing; the checkpoint must come from a model with the same tensors. After loading,
+ * training continues bit for bit. In a session of several processes all call them, with the same path. */
 KVA_MUST_USE kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_diag *diag);
 KVA_MUST_USE kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag);
 
-/* For sessions with several processes, of which all call: share gives all the states and the position of rank 0, after
- * it alone loaded a checkpoint; compare fails where a state is not the same in all, and names it; gather gives rank 0,
- * before it saves a checkpoint, what each process has a part of. In one process they do nothing. */
-KVA_MUST_USE kva_status kva_trainer_gather(kva_trainer *t, kva_diag *diag);
-KVA_MUST_USE kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag);
+/* For sessions with several processes, of which all call it: fails where a state is not the same in all, and names it.
+ * In one process it does nothing. */
 KVA_MUST_USE kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag);
 
 /* Runs all remaining steps. */

@@ -217,7 +217,6 @@ void kva_session_destroy(kva_session *s) {
   kva_block_destroy(&s->state_memory);
   kva_block_destroy(&s->staging);
   const kva_allocator *allocator = s->options.allocator;
-  kva_session_drop_whole(s);
   kva_release(allocator, s->programs);
   kva_release(allocator, s->states);
   kva_weights_destroy(s->weights);

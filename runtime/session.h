@@ -61,7 +61,6 @@ struct kva_session {
   kva_device *device;
   kva_block state_memory; /* in host memory */
   kva_tensor *states;
-  void **whole;            /* by state, of those in parts: memory for all parts; NULL: there is none */
   kva_block device_states; /* copies on a device with its own memory */
   bool host_states;        /* then: state_memory may be newer */
   bool states_lent;        /* a caller may have written states since the last run, whose copies are older then */
@@ -143,26 +142,22 @@ bool kva_outputs_finite(const kva_program_state *sp);
  * all call it, and get the same report. */
 void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out);
 
-/* ---- state_parts.c: states that each process of a run has a part of, whole, for checkpoints ---------------------- */
+/* ---- state_parts.c: states that each process of a run has a slice or a part of -------------------------------------
+ */
 
-/* As kva_session_state_desc, with the whole tensor of a state in parts: data is NULL where the session does not hold
- * it. */
-const kva_state_desc *kva_session_whole_state(kva_session *s, int i, kva_tensor *out_tensor);
-/* Elements of a divided state that a process has: those from `first` on, `n` of them, of slice `slice`. */
+/* Type and shape of the state of all processes; data is NULL. */
+void kva_state_whole(const kva_state_desc *d, kva_tensor *out_tensor);
+/* Elements of a state that a process has: those from `first` on, `n` of them, of slice `slice`. */
 typedef struct kva_state_share {
   int64_t slice, first, n;
 } kva_state_share;
-/* Of the process of this rank. */
+/* Of the process of this rank; and of a process by its places on the axes tensor and data. */
 kva_state_share kva_state_share_of(const kva_state_desc *d, const struct kva_comm *c, int rank);
+kva_state_share kva_state_share_at(const kva_state_desc *d, int64_t slice, int64_t part);
 /* The place in the whole state of element i of a slice; *out_run: that many elements from there on are the slice's. */
 int64_t kva_state_place(const kva_state_desc *d, int64_t slice, int64_t i, int64_t *out_run);
-/* Memory for the whole tensors of all states in parts, until kva_session_drop_whole. */
-KVA_MUST_USE kva_status kva_session_hold_whole(kva_session *s, kva_diag *diag);
-void kva_session_drop_whole(kva_session *s);
-/* Collective. gather: rank 0 holds whole tensors, made of all parts. scatter: all get their parts of what rank 0 holds,
- * if it does, and drops. Agreed. */
-KVA_MUST_USE kva_status kva_session_gather_whole(kva_session *s, kva_diag *diag);
-KVA_MUST_USE kva_status kva_session_scatter_whole(kva_session *s, kva_diag *diag);
+/* The inverse: the slice that has an element of the whole state, and which element of it that is. */
+int64_t kva_state_find(const kva_state_desc *d, int64_t place, int64_t *out_slice, int64_t *out_run);
 
 /* ---- call_exchange.c --------------------------------------------------------------------------------------------- */
 

@@ -277,17 +277,12 @@ static kva_checkpoint describe(const kva_trainer *t) {
 
 kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_diag *diag) {
   kva_checkpoint c = describe(t);
-  kva_status status = kva_checkpoint_write(path, t->s, &c, diag);
-  kva_session_drop_whole(t->s);
-  return status;
+  return kva_checkpoint_write(path, t->s, &c, diag);
 }
 
 kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag) {
   kva_checkpoint found, own = describe(t);
-  KVA_TRY(kva_session_hold_whole(t->s, diag));
-  kva_status status = kva_checkpoint_read(path, t->s, diag, &found);
-  if (status != KVA_OK) kva_session_drop_whole(t->s);
-  KVA_TRY(status);
+  KVA_TRY(kva_checkpoint_read(path, t->s, diag, &found));
   kva_checkpoint_compare(path, &found, &own, diag);
   t->done = found.step;
   t->options.seed = found.seed;

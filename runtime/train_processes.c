@@ -1,8 +1,7 @@
 /* Training in several processes. Each group of the mesh takes an equal part of every batch. Between steps all states
  * are equal in all processes, but for those of which each has a part: gradients are sums in order of ranks
- * (passes/shard.c), and every process makes the same update, or that of its part. So a checkpoint is rank 0's, who
- * gathers parts, and a run with one micro-batch in each of N processes has the bits of one process with N
- * micro-batches. */
+ * (passes/shard.c), and every process makes the same update, or that of its part. So a run with one micro-batch in each
+ * of N processes has the bits of one process with N micro-batches. */
 #include "runtime/train.h"
 
 #include "runtime/comm.h"
@@ -59,27 +58,6 @@ static bool is_shared(const kva_trainer *t, int i) {
   kva_tensor state;
   const kva_state_desc *d = kva_session_state_desc(t->s, i, &state);
   return d->role != KVA_ROLE_CACHE && !kva_state_is_divided(d);
-}
-
-kva_status kva_trainer_share(kva_trainer *t, kva_diag *diag) {
-  kva_comm *c = kva_train_comm(t);
-  if (!c) return KVA_OK;
-  int64_t position[2] = {t->done, (int64_t)t->options.seed};
-  kva_status status = kva_comm_broadcast(c, 0, sizeof position, position);
-  for (int i = 0; status == KVA_OK && i < kva_session_state_count(t->s); i++) {
-    kva_tensor state;
-    (void)kva_session_state_desc(t->s, i, &state);
-    if (is_shared(t, i)) status = kva_comm_broadcast(c, 0, kva_tensor_bytes(&state), state.data);
-  }
-  if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_comm_error(c));
-  KVA_TRY(kva_session_scatter_whole(t->s, diag));
-  t->done = position[0];
-  t->options.seed = (uint64_t)position[1];
-  return KVA_OK;
-}
-
-kva_status kva_trainer_gather(kva_trainer *t, kva_diag *diag) {
-  return kva_session_gather_whole(t->s, diag);
 }
 
 kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag) {

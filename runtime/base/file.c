@@ -214,6 +214,27 @@ kva_status kva_folder_make(const char *path, unsigned mode, kva_diag *diag) {
   return made ? KVA_OK : io_error(diag, "make the folder", path);
 }
 
+static bool exchange_names(const char *a, const char *b) {
+#ifdef RENAME_EXCHANGE
+  if (!renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) return true;
+#endif
+  char *aside = NULL;
+  if (asprintf(&aside, "%s.old", a) < 0) return false;
+  bool done = !rename(b, aside) && !rename(a, b) && !rename(aside, a);
+  int why = errno;
+  free(aside);
+  errno = why;
+  return done;
+}
+
+kva_status kva_folder_replace(const char *from, const char *to, kva_diag *diag) {
+  bool done = !rename(from, to);
+  if (!done && (errno == ENOTEMPTY || errno == EEXIST)) done = exchange_names(from, to);
+  if (!done) return io_error(diag, "write it", to);
+  sync_folder_of(to);
+  return KVA_OK;
+}
+
 kva_status kva_file_prepare(const char *path, kva_diag *diag) {
   struct stat old;
   bool exists = !lstat(path, &old);

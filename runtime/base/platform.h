@@ -44,6 +44,9 @@ KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_
 
 /* Makes a folder, if it is not there, and those above it that are missing. mode: of new folders, as of mkdir. */
 KVA_MUST_USE kva_status kva_folder_make(const char *path, unsigned mode, kva_diag *diag);
+/* Renames folder `from` to `to`. If there is a folder of that name, it gets the name `from`; where the file system
+ * cannot exchange names at once, there is a moment without `to`. */
+KVA_MUST_USE kva_status kva_folder_replace(const char *from, const char *to, kva_diag *diag);
 /* Makes the folders above a file that the user names for writing. Fails as kva_file_write would then, as far as that is
  * known without writing: early, where the content comes late. */
 KVA_MUST_USE kva_status kva_file_prepare(const char *path, kva_diag *diag);

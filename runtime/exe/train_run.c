@@ -11,6 +11,7 @@
 #include "runtime/exe/processes.h"
 
 #include "runtime/base/platform.h"
+#include "runtime/shards.h"
 #include "runtime/train.h"
 
 #include <math.h>
@@ -45,6 +46,7 @@ typedef struct run {
   const kva_train_settings *o;
   kva_train_result *result;
   kva_metrics *metrics;
+  kva_session *session;
   kva_trainer *trainer;
   kva_diag *diag;
   int64_t resumed, saved; /* steps; saved -1: none yet */
@@ -134,67 +136,60 @@ static bool on_event(void *user, const kva_train_event *event) {
 }
 
 /* Prints warnings at once; the caller prints errors. */
-static void print_warnings(kva_diag *diag) {
+static void print_warnings(const run *r, kva_diag *diag) {
   if (kva_diag_errors(diag)) return;
-  kva_diag_print(diag, stderr);
+  if (r->writes) kva_diag_print(diag, stderr);
   kva_diag_clear(diag);
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-static kva_status write_checkpoint(run *r, int64_t step, kva_diag *diag) {
-  char *path = kva_checkpoint_path(r->o->checkpoint, step);
-  if (!path) return KVA_NO_MEMORY;
-  kva_status status = kva_trainer_save(r->trainer, path, diag);
-  free(path);
-  KVA_TRY(status);
-  return r->o->keep > 0 ? kva_checkpoint_prune(r->o->checkpoint, r->o->keep, diag) : KVA_OK;
+static bool in_shards(const run *r) {
+  return kva_checkpoint_in_shards(kva_session_artifact(r->session));
 }
 
 static kva_status save(run *r, kva_diag *diag) {
   int64_t step = kva_trainer_done(r->trainer);
   if (!r->o->checkpoint || r->saved == step) return KVA_OK;
   KVA_TRY(kva_trainer_compare(r->trainer, diag));
-  KVA_TRY(kva_trainer_gather(r->trainer, diag));
-  kva_status status = r->writes ? write_checkpoint(r, step, diag) : KVA_OK;
-  KVA_TRY(kva_comm_agree(r->o->comm, status, diag));
+  char *path = kva_checkpoint_path(r->o->checkpoint, step, in_shards(r));
+  kva_status status = kva_trainer_save(r->trainer, path, diag);
+  free(path);
+  KVA_TRY(status);
+  bool prunes = r->writes && r->o->keep > 0;
+  KVA_TRY(kva_comm_agree(r->o->comm, prunes ? kva_checkpoint_prune(r->o->checkpoint, r->o->keep, diag) : KVA_OK, diag));
   r->saved = step;
   return KVA_OK;
 }
 
-static char *best_path(const run *r) {
-  char *path = NULL;
-  return asprintf(&path, "%s/best.safetensors", r->o->checkpoint) < 0 ? NULL : path;
+/* Saves the best state. A mesh that divides other states has left its own in the other form. */
+static kva_status write_best(run *r, kva_diag *diag) {
+  char *path = kva_checkpoint_best(r->o->checkpoint, in_shards(r));
+  char *other = kva_checkpoint_best(r->o->checkpoint, !in_shards(r));
+  kva_status status = kva_trainer_save(r->trainer, path, diag);
+  if (status == KVA_OK && r->writes) status = other ? kva_checkpoint_remove(other, diag) : KVA_NO_MEMORY;
+  free(path);
+  free(other);
+  return status;
 }
 
 /* A failure is a warning, as for every checkpoint during a run. */
 static void save_best(run *r) {
   if (!r->improved || !r->o->keep_best) return;
   kva_diag *own = kva_diag_create();
-  char *path = best_path(r);
   r->improved = false;
-  kva_status status = kva_trainer_gather(r->trainer, own);
-  if (status == KVA_OK) status = !path ? KVA_NO_MEMORY : r->writes ? kva_trainer_save(r->trainer, path, own) : KVA_OK;
-  if (kva_comm_agree(r->o->comm, status, own) != KVA_OK && r->writes) {
+  if (write_best(r, own) != KVA_OK && r->writes) {
     kva_diag_print(own, stderr);
     fprintf(stderr, "the best state, of step %lld, is not saved; the run goes on\n",
             (long long)kva_trainer_done(r->trainer));
   }
-  free(path);
   kva_diag_destroy(own);
-}
-
-/* Loads in rank 0, for all processes. */
-static kva_status load_for_all(run *r, const char *path, kva_diag *diag) {
-  kva_status status = r->writes ? kva_trainer_load(r->trainer, path, diag) : KVA_OK;
-  KVA_TRY(kva_comm_agree(r->o->comm, status, diag));
-  return kva_trainer_share(r->trainer, diag);
 }
 
 static void measure(run *r, const char *path) {
   kva_train_event event;
   kva_diag *own = kva_diag_create();
-  if (load_for_all(r, path, own) == KVA_OK && kva_trainer_evaluate(r->trainer, own, &event) == KVA_OK)
+  if (kva_trainer_load(r->trainer, path, own) == KVA_OK && kva_trainer_evaluate(r->trainer, own, &event) == KVA_OK)
     compare(r, &event);
   else if (r->writes)
     fprintf(stderr, "%s cannot be read; the next evaluation is the best one\n", path);
@@ -202,20 +197,33 @@ static void measure(run *r, const char *path) {
   kva_diag_destroy(own);
 }
 
-/* The loss of the best state so far is measured again: evaluations are functions of the state. */
-static kva_status measure_best(run *r, kva_diag *diag) {
-  char *path = r->o->keep_best ? best_path(r) : NULL;
-  int64_t measures = path && r->loaded && !access(path, F_OK);
-  kva_status status = r->o->comm ? kva_comm_broadcast(r->o->comm, 0, sizeof measures, &measures) : KVA_OK;
-  if (status == KVA_OK && measures) {
-    measure(r, path);
-    status = load_for_all(r, r->loaded, NULL);
-    if (status != KVA_OK)
-      status =
-          kva_fail(diag, status, NULL, "%s cannot be read a second time", r->loaded ? r->loaded : "the checkpoint");
-  }
+/* What process 0 knows: whether it is so. */
+static kva_status share_answer(const run *r, bool *answer) {
+  int64_t number = *answer;
+  kva_status status = r->o->comm ? kva_comm_broadcast(r->o->comm, 0, sizeof number, &number) : KVA_OK;
+  *answer = number;
+  return status;
+}
+
+/* Measures the best state of a form, if there is one. */
+static kva_status measure_form(run *r, bool shards, bool *out_measured) {
+  char *path = kva_checkpoint_best(r->o->checkpoint, shards);
+  bool measures = path && !access(path, F_OK);
+  kva_status status = share_answer(r, &measures);
+  if (status == KVA_OK && measures) measure(r, path);
+  *out_measured |= measures;
   free(path);
   return status;
+}
+
+/* The loss of the best state so far is measured again: evaluations are functions of the state. */
+static kva_status measure_best(run *r, kva_diag *diag) {
+  bool measured = false;
+  if (!r->o->keep_best || !r->loaded) return KVA_OK;
+  KVA_TRY(measure_form(r, false, &measured));
+  KVA_TRY(measure_form(r, true, &measured));
+  if (!measured || kva_trainer_load(r->trainer, r->loaded, NULL) == KVA_OK) return KVA_OK;
+  return kva_fail(diag, KVA_IO, NULL, "%s cannot be read a second time", r->loaded);
 }
 
 static kva_status after_step(void *user, kva_trainer *t, bool last, kva_diag *diag) {
@@ -237,46 +245,60 @@ static kva_status after_step(void *user, kva_trainer *t, bool last, kva_diag *di
 static kva_status find_checkpoint(const char *folder, kva_diag *diag, char **out_path) {
   int64_t n, *steps;
   KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));
-  *out_path = n ? kva_checkpoint_path(folder, steps[n - 1]) : NULL;
+  *out_path = n ? kva_checkpoint_find(folder, steps[n - 1]) : NULL;
   kva_status status = n && !*out_path ? KVA_NO_MEMORY : KVA_OK;
   free(steps);
   return status;
 }
 
+/* Whether it is a folder of checkpoints, and not one in shards. */
 static bool is_folder(const char *path) {
   struct stat st;
-  return !stat(path, &st) && S_ISDIR(st.st_mode);
+  return !stat(path, &st) && S_ISDIR(st.st_mode) && !kva_shards_is(path);
 }
 
+/* All processes read what process 0 found. */
+static kva_status share_path(run *r, const char *path) {
+  kva_text text = {0};
+  if (path) kva_text_add(&text, "%s", path);
+  kva_status status = kva_comm_broadcast_text(r->o->comm, 0, &text);
+  free(r->loaded);
+  r->loaded = text.data && !text.cut ? strdup(text.data) : NULL;
+  kva_text_free(&text);
+  return kva_comm_agree(r->o->comm, status == KVA_OK && !r->loaded ? KVA_NO_MEMORY : status, NULL);
+}
+
+/* path: process 0's. */
 static kva_status load(run *r, const char *path, kva_diag *diag) {
+  KVA_TRY(share_path(r, path));
+  path = r->loaded;
   KVA_TRY(kva_trainer_load(r->trainer, path, diag));
   uint64_t seed = kva_trainer_seed(r->trainer);
   if (r->o->seed >= 0 && (uint64_t)r->o->seed != seed)
     kva_warn(diag, &(kva_loc){.file = path},
              "--seed %lld has no effect: a resumed run keeps the seed that it began with, %llu", (long long)r->o->seed,
              (unsigned long long)seed);
-  print_warnings(diag);
-  free(r->loaded);
-  r->loaded = strdup(path);
-  if (!r->loaded) return KVA_NO_MEMORY;
+  print_warnings(r, diag);
   r->resumed = kva_trainer_done(r->trainer);
   if (!r->o->json) printf("%-10s resumed at step %lld from %s\n", r->result->name, (long long)r->resumed, path);
   return KVA_OK;
 }
 
 static kva_status load_step(run *r, const char *folder, int64_t step, kva_diag *diag) {
-  char *path = kva_checkpoint_path(folder, step);
-  kva_status status = path ? load(r, path, diag) : KVA_NO_MEMORY;
+  char *path = r->writes ? kva_checkpoint_find(folder, step) : NULL;
+  kva_status status = load(r, path, diag);
   free(path);
   return status;
 }
 
-/* Loads the newest checkpoint of a folder that is not damaged: *out_i of the n steps; -1: there is none. */
+/* Loads the newest checkpoint of a folder that is not damaged: *out_i of the n steps; -1: there is none. Process 0
+ * knows the steps. */
 static kva_status load_newest(run *r, const char *folder, int64_t n, const int64_t *steps, kva_diag *diag,
                               int64_t *out_i) {
   kva_status status = KVA_DAMAGED;
   for (*out_i = n; status == KVA_DAMAGED && *out_i > 0;) {
-    status = load_step(r, folder, steps[--*out_i], diag);
+    --*out_i;
+    status = load_step(r, folder, steps ? steps[*out_i] : 0, diag);
     if (status != KVA_DAMAGED) return status;
     kva_diag_demote(diag);
   }
@@ -285,13 +307,13 @@ static kva_status load_newest(run *r, const char *folder, int64_t n, const int64
 }
 
 /* Damaged files do not count as later checkpoints, nor are they kept in the place of new ones. */
-static kva_status set_aside(const char *folder, int64_t n, const int64_t *steps, kva_diag *diag) {
+static kva_status set_aside(const run *r, const char *folder, int64_t n, const int64_t *steps, kva_diag *diag) {
   for (int64_t i = 0; i < n; i++) {
     KVA_TRY(kva_checkpoint_set_aside(folder, steps[i], diag));
     kva_warn(diag, &(kva_loc){.file = folder}, "the damaged checkpoint of step %lld got the suffix .damaged",
              (long long)steps[i]);
   }
-  print_warnings(diag);
+  print_warnings(r, diag);
   return KVA_OK;
 }
 
@@ -308,18 +330,27 @@ static bool is_own(const kva_train_settings *o, const char *folder) {
   return o->checkpoint && !strcmp(folder, o->checkpoint);
 }
 
-static kva_status resume_folder(run *r, const char *folder, kva_diag *diag) {
+static kva_status load_folder(run *r, const char *folder, int64_t n, const int64_t *steps, kva_diag *diag) {
   bool own = is_own(r->o, folder);
-  int64_t n, i, *steps;
-  KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));
-  kva_status status = load_newest(r, folder, n, steps, diag, &i);
-  if (status == KVA_OK && n && own) r->saved = r->resumed;
-  if (status == KVA_OK && n && own && writes_checkpoints(r)) status = set_aside(folder, n - 1 - i, steps + i + 1, diag);
-  free(steps);
-  if (status != KVA_OK || n) return status;
+  int64_t i;
+  KVA_TRY(load_newest(r, folder, n, steps, diag, &i));
+  if (n && own) r->saved = r->resumed;
+  bool renames = n && own && writes_checkpoints(r) && r->writes;
+  KVA_TRY(kva_comm_agree(r->o->comm, renames ? set_aside(r, folder, n - 1 - i, steps + i + 1, diag) : KVA_OK, diag));
+  if (n) return KVA_OK;
   if (!own) return no_checkpoint(folder, diag);
   if (!r->o->json) printf("%-10s starts anew: no checkpoint in %s\n", r->result->name, folder);
   return KVA_OK;
+}
+
+static kva_status resume_folder(run *r, const char *folder, kva_diag *diag) {
+  int64_t n = 0, *steps = NULL;
+  kva_status status = r->writes ? kva_checkpoint_list(folder, diag, &n, &steps) : KVA_OK;
+  status = kva_comm_agree(r->o->comm, status, diag);
+  if (status == KVA_OK && r->o->comm) status = kva_comm_broadcast(r->o->comm, 0, sizeof n, &n);
+  if (status == KVA_OK) status = load_folder(r, folder, n, steps, diag);
+  free(steps);
+  return status;
 }
 
 /* What --resume names: a file, or a folder of checkpoints. */
@@ -350,6 +381,7 @@ static kva_status resume(run *r, kva_diag *diag) {
   const char *from;
   bool is_file;
   KVA_TRY(find_resumed(r->o, diag, &from, &is_file));
+  KVA_TRY(share_answer(r, &is_file));
   kva_status status = is_file ? load(r, from, diag) : resume_folder(r, from, diag);
   return note_resume(status, diag);
 }
@@ -380,30 +412,22 @@ static kva_status check_not_later(const run *r, kva_diag *diag) {
                    r->o->checkpoint, (long long)last, (long long)r->resumed);
 }
 
-/* Rank 0's part of it. */
+/* Process 0's part, before and after what all read. */
 static kva_status open_checkpoints(run *r, kva_diag *diag) {
   if (r->o->checkpoint) KVA_TRY(kva_checkpoint_prepare(r->o->checkpoint, diag));
-  if (writes_checkpoints(r)) KVA_TRY(kva_checkpoint_lock(r->o->checkpoint, diag, &r->lock));
-  if (r->o->resume) KVA_TRY(resume(r, diag));
-  if (r->o->resume) return r->o->checkpoint ? check_not_later(r, diag) : KVA_OK;
-  return r->o->checkpoint ? check_unused(r->o->checkpoint, diag) : KVA_OK;
+  return writes_checkpoints(r) ? kva_checkpoint_lock(r->o->checkpoint, diag, &r->lock) : KVA_OK;
 }
 
-/* All processes go on from where rank 0 does. */
-static kva_status take_position(run *r, kva_diag *diag) {
-  int64_t position[] = {r->resumed, r->saved};
-  KVA_TRY(kva_trainer_share(r->trainer, diag));
-  if (r->o->comm) KVA_TRY(kva_comm_broadcast(r->o->comm, 0, sizeof position, position));
-  r->resumed = position[0];
-  r->saved = position[1];
-  return KVA_OK;
+static kva_status check_checkpoints(const run *r, kva_diag *diag) {
+  if (!r->o->checkpoint) return KVA_OK;
+  return r->o->resume ? check_not_later(r, diag) : check_unused(r->o->checkpoint, diag);
 }
 
 static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
   r->saved = -1;
-  kva_status status = r->writes ? open_checkpoints(r, diag) : KVA_OK;
-  KVA_TRY(kva_comm_agree(r->o->comm, status, diag));
-  KVA_TRY(take_position(r, diag));
+  KVA_TRY(kva_comm_agree(r->o->comm, r->writes ? open_checkpoints(r, diag) : KVA_OK, diag));
+  if (r->o->resume) KVA_TRY(resume(r, diag));
+  KVA_TRY(kva_comm_agree(r->o->comm, r->writes ? check_checkpoints(r, diag) : KVA_OK, diag));
   return measure_best(r, diag);
 }
 
@@ -510,6 +534,7 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   run r = {.o = o,
            .result = result,
            .diag = diag,
+           .session = s,
            .lock = -1,
            .best = INFINITY,
            .writes = !kva_comm_rank(o->comm),

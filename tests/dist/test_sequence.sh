@@ -22,7 +22,7 @@ near short both 8
 one parts "${grouped[@]}" --steps 6 --micro-batch 2
 mesh parts-4 4 data=2,sequence=2,zero=3 "${grouped[@]}" --steps 6
 near parts parts-4 6
-# A checkpoint is one process's, so a run goes on with another mesh and with none.
+# A run goes on with another mesh and with none.
 mesh moved 2 sequence=2 "${grouped[@]}" --steps 4
 mesh moved 2 tensor=2 "${grouped[@]}" --steps 6 --resume
 one moved "${grouped[@]}" --steps 8 --resume

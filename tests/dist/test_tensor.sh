@@ -35,7 +35,7 @@ one induction "${induction[@]}"
 mesh induction-2 2 tensor=2 "${induction[@]}"
 near induction induction-2 6
 
-# A checkpoint is one process's, so a run goes on with another mesh and with none.
+# A run goes on with another mesh and with none.
 mesh moved 4 data=2,tensor=2,zero=1 "${grouped[@]}" --steps 10
 mesh moved 2 tensor=2 "${grouped[@]}" --micro-batch 2 --steps 25 --resume
 mesh moved 2 data=2,zero=3 "${grouped[@]}" --steps 30 --resume

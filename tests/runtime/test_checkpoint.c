@@ -288,7 +288,7 @@ static void folders_know_checkpoints_by_name(void **state) {
     assert_int_equal(kva_file_write(in_root(name), "x", 1, NULL), KVA_OK);
   }
   for (int64_t step = 20; step >= 5; step -= 5) {
-    char *path = kva_checkpoint_path(folder, step);
+    char *path = kva_checkpoint_path(folder, step, false);
     save(path);
     free(path);
   }

@@ -32,7 +32,7 @@ static kva_status checkpoint(void *user, kva_trainer *t, bool last, kva_diag *di
   const char *folder = user;
   int64_t step = kva_trainer_done(t);
   if (!last && step % EVERY) return KVA_OK;
-  char *path = kva_checkpoint_path(folder, step);
+  char *path = kva_checkpoint_path(folder, step, false);
   kva_status status = kva_trainer_save(t, path, diag);
   free(path);
   return status == KVA_OK ? kva_checkpoint_prune(folder, KEEP, diag) : status;
@@ -56,7 +56,7 @@ static kva_status train(const char *folder, int64_t steps, int threads) {
   kva_trainer_bind(t, &line);
   KVA_TRY(kva_checkpoint_prepare(folder, diag));
   KVA_TRY(kva_checkpoint_list(folder, diag, &n, &found));
-  char *path = n ? kva_checkpoint_path(folder, found[n - 1]) : NULL;
+  char *path = n ? kva_checkpoint_path(folder, found[n - 1], false) : NULL;
   kva_status status = path ? kva_trainer_load(t, path, diag) : KVA_OK;
   if (status == KVA_OK) status = kva_trainer_run(t, diag);
   kva_diag_print(diag, stderr);
@@ -96,7 +96,7 @@ static int64_t last_step(const char *folder) {
 }
 
 static bool same_files(const char *folder_a, const char *folder_b, int64_t step) {
-  char *a = kva_checkpoint_path(folder_a, step), *b = kva_checkpoint_path(folder_b, step);
+  char *a = kva_checkpoint_path(folder_a, step, false), *b = kva_checkpoint_path(folder_b, step, false);
   kva_file x, y;
   assert_int_equal(kva_file_map(a, NULL, &x), KVA_OK);
   assert_int_equal(kva_file_map(b, NULL, &y), KVA_OK);

@@ -302,6 +302,13 @@ kva_status kva_shards_whole(kva_shards *f, int64_t i, kva_diag *diag, kva_tensor
   return known ? KVA_OK : kva_shards_copy(f, i, 0, kva_state_elements(d), data, diag);
 }
 
+void kva_shards_release(kva_shards *f, int64_t i) {
+  kva_tensor t;
+  if (kva_state_is_divided(&f->tensors[i])) return; /* put together in memory of its own */
+  (void)kva_safetensors_at(f->files[0], i, &t);
+  kva_pages_release(t.data, (size_t)kva_tensor_bytes(&t));
+}
+
 /* ---- what belongs together --------------------------------------------------------------------------------------- */
 
 static uint64_t sum_of(const kva_safetensors *file) {
@@ -353,4 +360,9 @@ kva_status kva_shards_check(kva_shards *f, int64_t shard, kva_diag *diag) {
   kva_status status = path ? check_file(f, shard, path, diag) : KVA_NO_MEMORY;
   free(path);
   return status;
+}
+
+kva_status kva_shards_check_all(kva_shards *f, kva_diag *diag) {
+  for (int64_t i = 0; i < kva_shards_number(f); i++) KVA_TRY(kva_shards_check(f, i, diag));
+  return KVA_OK;
 }

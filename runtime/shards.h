@@ -49,9 +49,12 @@ int64_t kva_shards_find(const kva_shards *f, const char *name);
 KVA_MUST_USE kva_status kva_shards_copy(kva_shards *f, int64_t i, int64_t first, int64_t n, void *to, kva_diag *diag);
 /* The whole tensor i; data is borrowed from f and read-only. */
 KVA_MUST_USE kva_status kva_shards_whole(kva_shards *f, int64_t i, kva_diag *diag, kva_tensor *out_tensor);
+/* Its pages need not stay in memory: who still reads it causes them to be read again. */
+void kva_shards_release(kva_shards *f, int64_t i);
 
 /* Whether shard i belongs to this checkpoint and is undamaged. */
 KVA_MUST_USE kva_status kva_shards_check(kva_shards *f, int64_t shard, kva_diag *diag);
+KVA_MUST_USE kva_status kva_shards_check_all(kva_shards *f, kva_diag *diag);
 /* Of what the index has beside the metadata of every checkpoint; chained (sum.h). */
 uint64_t kva_shards_sum(const kva_shards *f, uint64_t sum);
 

@@ -1,5 +1,6 @@
 /* Model loading and device selection, shared by the verbs. */
 #include "tools/cli.h"
+#include "runtime/shards.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/driver/opt.h"
 
@@ -95,6 +96,9 @@ static kva_status load_foreign(const kva_model_source *source, const char *check
 static kva_status load(const kva_model_source *source, kva_diag *diag, kva_module **out_module) {
   if (source->weights && kva_foreign_is(source->weights))
     return load_foreign(source, source->weights, diag, out_module);
+  if (!source->weights && kva_shards_is(source->path))
+    return kva_error(diag, &(kva_loc){.file = source->path},
+                     "is a checkpoint, which has no model in it; give the model, and this folder by --weights");
   if (!source->weights && kva_foreign_is(source->path)) return load_foreign(source, source->path, diag, out_module);
   kvasir_model *model;
   KVA_TRY(kva_model_open(source, diag, &model));

@@ -73,6 +73,25 @@ sizes = [os.path.getsize(os.path.join(sys.argv[1], f)) for f in os.listdir(sys.a
 assert max(sizes) < 0.55 * sum(sizes), sizes
 PY
 
+# Weights: what reads a file by its names reads a folder.
+python3 tests/dist/whole.py --join "$(step all-4 6)" "$work/joined.safetensors"
+size=("${small[@]:0:7}")
+for form in joined.safetensors all-4/step-0000000006; do
+  expect 0 run "${size[@]}" --weights "$work/$form" --pin B=2 --pin T=5
+  cp "$work/out" "$work/run-${form%%[.-]*}"
+  expect 0 export "${size[@]}" --weights "$work/$form" -o "$work/${form%%[.-]*}.onnx"
+  expect 0 train "${small[@]}" --weights "$work/$form" --steps 2 --batch 4 --metrics "$work/${form%%[.-]*}.jsonl"
+done
+cmp "$work/run-joined" "$work/run-all" || fail "run --weights FOLDER: other values"
+cmp "$work/joined.onnx" "$work/all.onnx" || fail "export --weights FOLDER: other values"
+cmp <(result joined) <(result all) || fail "train --weights FOLDER: other values"
+expect 1 run "$(step all-4 6)"
+says "is a checkpoint, which has no model in it"
+cp -r "$(step all-4 6)" "$work/lacks"
+rm "$work/lacks/shard-00002-of-00004.safetensors"
+expect 1 run "${size[@]}" --weights "$work/lacks" --pin B=2 --pin T=5
+says "shard-00002-of-00004.safetensors: error: damaged checkpoint: this file of it is missing"
+
 # What is not whole is named, warned of, set aside, and the checkpoint before it continues.
 damaged() { # damaged NAME TEXT [TEXT]: step 6 of half-0 was changed; what is said where it is named itself
   local path

@@ -1,5 +1,5 @@
 """whole.py A B: two checkpoints, each one file or a folder of shards, have the same position and the same bits of the same whole
-tensors. Reads by docs/scale.md alone."""
+tensors. whole.py --join A FILE: writes the whole tensors of A. Reads by docs/scale.md alone."""
 import json
 import math
 import os
@@ -55,7 +55,18 @@ def load(path):
     return index, tensors
 
 
+def join(path, out):
+    header, data = {}, b""
+    for name, (dtype, shape, raw) in sorted(load(path)[1].items()):
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    open(out, "wb").write(struct.pack("<Q", len(text)) + text + data)
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--join":
+        sys.exit(join(*sys.argv[2:]))
     (a, x), (b, y) = load(sys.argv[1]), load(sys.argv[2])
     form = ("kvasir.format", "kvasir.sum", "kvasir.mesh", "kvasir.sums")
     position = lambda m: {k: v for k, v in m.items() if k not in form and not k.startswith("kvasir.divided.")}

@@ -56,7 +56,8 @@ typedef struct kva_foreign {
   kva_map *by_name; /* name -> kva_foreign_tensor * */
 } kva_foreign;
 
-/* Whether `path` is a folder, or a file that begins like a GGUF file. */
+/* Whether `path` is a folder, but not one that Kvasir's own checkpoint is in, or a file that begins like a GGUF file.
+ */
 bool kva_foreign_is(const char *path);
 /* Opens a folder with config.json and model.safetensors, or model.safetensors.index.json and its shards; or a GGUF
  * file. */

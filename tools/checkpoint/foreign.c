@@ -1,4 +1,5 @@
 /* Opening and closing; tensors by name. */
+#include "runtime/shards.h"
 #include "tools/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static bool is_folder(const char *path) {
 }
 
 bool kva_foreign_is(const char *path) {
-  return is_folder(path) || begins_like_gguf(path);
+  return (is_folder(path) && !kva_shards_is(path)) || begins_like_gguf(path);
 }
 
 kva_foreign *kva_foreign_create(const char *path, const char *format) {

@@ -1,5 +1,6 @@
 /* Parameters and other states of a session: access, files. */
 #include "runtime/safetensors.h"
+#include "runtime/shards.h"
 #include "tools/library/session.h"
 
 size_t kvasir_session_state_count(const kvasir_session *s) {
@@ -74,36 +75,41 @@ static bool equal_shape(const kva_tensor *a, const kva_tensor *b) {
 }
 
 /* Before anything changes. */
-static kva_status check_states(const file_job *j, const kva_safetensors *file, kva_diag *diag) {
+static kva_status check_states(const file_job *j, kva_shards *file, kva_diag *diag) {
   kva_loc loc = {.file = j->path};
   int64_t found = 0;
   for (int i = 0; i < kva_session_state_count(j->s->s); i++) {
     kva_tensor own, t;
     const kva_state_desc *d = kva_session_state_desc(j->s->s, i, &own);
+    int64_t at = kva_shards_find(file, d->name);
     if (!own.data && d->bytes) return no_state(j->s, diag);
-    if (!kva_safetensors_find(file, d->name, &t)) {
+    if (at < 0) {
       if (d->role != KVA_ROLE_PARAMETER) continue;
       return kva_error(diag, &loc, "there is no tensor '%s', a parameter of the model", d->name);
     }
     found++;
+    (void)kva_shards_at(file, at, &t);
     if (!equal_shape(&own, &t))
       return kva_error(diag, &loc, "tensor '%s' has another type or other dimensions than the model's", d->name);
+    KVA_TRY(kva_shards_copy(file, at, 0, kva_state_elements(d), NULL, diag));
   }
   return found ? KVA_OK : kva_error(diag, &loc, "none of its tensors has the name of a state of the program");
 }
 
 static kva_status load(void *job, kva_diag *diag) {
   const file_job *j = job;
-  kva_safetensors *file;
+  kva_shards *file;
   KVA_TRY(check_job(j, diag));
-  KVA_TRY(kva_safetensors_open(j->path, diag, &file));
-  kva_status status = check_states(j, file, diag);
+  KVA_TRY(kva_shards_open(j->path, diag, &file));
+  kva_status status = kva_shards_check_all(file, diag);
+  if (!status) status = check_states(j, file, diag);
   for (int i = 0; !status && i < kva_session_state_count(j->s->s); i++) {
-    kva_tensor own, t;
+    kva_tensor own;
     const kva_state_desc *d = kva_session_state_desc(j->s->s, i, &own);
-    if (d->bytes && kva_safetensors_find(file, d->name, &t)) memcpy(own.data, t.data, (size_t)d->bytes);
+    int64_t at = kva_shards_find(file, d->name);
+    if (d->bytes && at >= 0) status = kva_shards_copy(file, at, 0, kva_state_elements(d), own.data, diag);
   }
-  kva_safetensors_close(file);
+  kva_shards_close(file);
   return status;
 }
 

@@ -71,7 +71,7 @@ static bool parse_shape(const char **at, kva_state_desc *d) {
 
 /* Slices and parts that do not have all elements, or have numbers beyond what fits, are refused. */
 static bool fits(const kva_shards *f, const kva_state_desc *d) {
-  int64_t all;
+  int64_t all = 0;
   if (d->split_axis < 0 || d->split_axis >= d->whole_rank || (d->slices && d->slices != f->tensor)) return false;
   if (d->slices && d->whole[d->split_axis] % d->slices) return false;
   int64_t n = kva_state_elements(d) / (d->slices ? d->slices : 1);

@@ -48,7 +48,7 @@ char *kva_checkpoint_best(const char *folder, bool in_shards);
 /* Steps of the checkpoints in a folder, ascending; the caller frees *out_steps. Other files, temporary ones included,
  * are ignored. A missing folder has no checkpoints. */
 KVA_MUST_USE kva_status kva_checkpoint_list(const char *folder, kva_diag *diag, int64_t *out_n, int64_t **out_steps);
-/* Creates the folder if it is missing, and removes temporary files and folders of processes that no longer exist. */
+/* Creates the folder if it is missing, and removes temporary files and folders of processes that no longer run. */
 KVA_MUST_USE kva_status kva_checkpoint_prepare(const char *folder, kva_diag *diag);
 /* Renames a step's checkpoint to its name with ".damaged": it is a checkpoint no more. */
 KVA_MUST_USE kva_status kva_checkpoint_set_aside(const char *folder, int64_t step, kva_diag *diag);

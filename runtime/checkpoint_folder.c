@@ -68,7 +68,21 @@ static const char *without(const char *text, const char *prefix) {
   return strncmp(text, prefix, strlen(prefix)) ? text : text + strlen(prefix);
 }
 
-/* Whether it is a temporary file or folder of a process that no longer exists. */
+/* A process that has ended counts, too, while its parent has not asked for its exit code (a zombie, state Z of
+ * proc(5)): the first process of a container may never ask. */
+static bool has_ended(long pid) {
+  char path[40], text[256];
+  if (kill((pid_t)pid, 0)) return errno == ESRCH;
+  snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+  FILE *f = fopen(path, "re");
+  size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+  if (f) fclose(f);
+  text[n] = 0;
+  const char *name_end = strrchr(text, ')');
+  return name_end && !strncmp(name_end, ") Z", 3);
+}
+
+/* Whether it is a temporary file or folder of a process that no longer runs. */
 static bool is_left_over(const char *name) {
   int64_t step;
   const char *rest = strncmp(name, BEST, sizeof BEST - 1) ? parse_name(name, &step) : name + sizeof BEST - 1;
@@ -78,7 +92,7 @@ static bool is_left_over(const char *name) {
   char *end;
   long pid = strtol(rest + 1, &end, 10);
   bool temporary = !strcmp(end, ".tmp") || !strcmp(end, ".tmp.old");
-  return pid > 0 && temporary && kill((pid_t)pid, 0) && errno == ESRCH;
+  return pid > 0 && temporary && has_ended(pid);
 }
 
 static kva_status folder_error(const char *folder, const char *doing, kva_diag *diag) {

@@ -9,6 +9,8 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -268,6 +270,26 @@ static void a_folder_has_one_trainer(void **state) {
   assert_int_equal(rmdir(folder), 0);
 }
 
+/* A process that has ended left them, though nobody has asked for its exit code. */
+static void left_overs_are_removed(void **state) {
+  (void)state;
+  char name[64];
+  siginfo_t ended;
+  pid_t child = fork();
+  if (!child) _exit(0);
+  assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT), 0);
+  assert_int_equal(mkdir(in_root("left"), 0777), 0);
+  snprintf(name, sizeof name, "left/best.safetensors.%ld.tmp", (long)child);
+  assert_int_equal(kva_file_write(in_root(name), "x", 1, NULL), KVA_OK);
+  snprintf(name, sizeof name, "left/step-0000000001.%ld.tmp", (long)child);
+  assert_int_equal(mkdir(in_root(name), 0777), 0);
+  strcat(name, "/shard-00000-of-00002.safetensors");
+  assert_int_equal(kva_file_write(in_root(name), "x", 1, NULL), KVA_OK);
+  assert_int_equal(kva_checkpoint_prepare(in_root("left"), NULL), KVA_OK);
+  assert_int_equal(rmdir(in_root("left")), 0);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 static void folders_know_checkpoints_by_name(void **state) {
   (void)state;
   static const char *const others[] = {"step-0000000009.safetensors.1.tmp",
@@ -318,6 +340,7 @@ int main(void) {
       cmocka_unit_test(the_first_format_is_read),
       cmocka_unit_test(a_folder_has_one_trainer),
       cmocka_unit_test(a_full_disk_leaves_the_old_file),
+      cmocka_unit_test(left_overs_are_removed),
       cmocka_unit_test(folders_know_checkpoints_by_name),
   };
   return cmocka_run_group_tests(tests, make_root, remove_root);

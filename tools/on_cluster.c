@@ -21,14 +21,16 @@ static kva_status load(void *user, int64_t rows, kva_diag *diag, kva_module **ou
   return KVA_OK;
 }
 
+static bool pins_rows(const loader *l, const char *pin) {
+  size_t len = strlen(l->batch);
+  return !strncmp(pin, l->batch, len) && pin[len] == '=';
+}
+
 /* The user's pins but for the rows, and the length of sequences. */
 static void take_pins(const kva_module *m, loader *l) {
   const double *length = m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;
-  size_t len = strlen(l->batch);
-  for (uint32_t i = 0; i < l->model->pins->n; i++) {
-    const char *pin = l->model->pins->v[i];
-    if (strncmp(pin, l->batch, len) != 0 || pin[len] != '=') l->pins.v[l->pins.n++] = pin;
-  }
+  for (uint32_t i = 0; i < l->model->pins->n; i++)
+    if (!pins_rows(l, l->model->pins->v[i])) l->pins.v[l->pins.n++] = l->model->pins->v[i];
   kva_cli_pin(m, "T", length ? (int64_t)*length : 0, &l->pins, l->arena);
 }
 
@@ -85,7 +87,7 @@ static void print_command(const loader *l, const kva_planner *planner, const kva
   print_word(model->path);
   for (uint32_t i = 0; i < model->defines->n; i++) printf(" -D"), print_word(model->defines->v[i]);
   for (uint32_t i = 0; i < model->pins->n; i++)
-    if (i < l->pins.n && l->pins.v[i] == model->pins->v[i]) printf(" --pin"), print_word(model->pins->v[i]);
+    if (!pins_rows(l, model->pins->v[i])) printf(" --pin"), print_word(model->pins->v[i]);
   printf(" --mesh %s --batch %lld --micro-batch %lld --precision %s --device cuda", kva_mesh_text(&p->mesh, l->arena),
          (long long)planner->batch, (long long)p->rows, planner->compute == KVA_BF16 ? "bf16" : "f16");
   if (p->memory) printf(" --memory %lld", (long long)p->memory);

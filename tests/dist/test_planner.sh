@@ -63,3 +63,11 @@ print(*(p["bytes"][k] for k in ("parameters", "moments", "temporaries")), p["sen
 on_gpu data=2,zero=3 16 4 ngram "${mlp[@]}"
 on_gpu sequence=2 4 4 random "${lm[@]}"
 on_gpu tensor=2 4 2 induction "${induction[@]}"
+
+# The command that the search prints is one that runs.
+expect 0 show "${mlp[@]}" --cluster a100x2x1 --batch 8 --pin T=16
+command=$(sed -n 's/^mpirun -n 2 kvasir //p' "$work/out")
+read -r -a words <<<"$command"
+[ ${#words[@]} -gt 5 ] || fail "no command: $command"
+ranks 2 "$KVASIR" "${words[@]}" --steps 1 --eval-every 0 --threads 1 || fail "exit code $? of: $command"
+says "step 1/1"

@@ -49,8 +49,8 @@ assert all(p["bytes"]["total"] <= p["bytes"]["limit"] for p in taken) and all(o[
 meshes = [p["mesh"] for p in taken] + [o["mesh"] for o in others]
 assert len(set(meshes)) == len(meshes) == 6 * 4, meshes  # six groups in a node of four, with four stages each
 EOF
-expect 0 show "${mlp[@]}" --cluster h100x1x2 --batch 32
-says "mpirun -n 2 kvasir train models/mlp.kv -D d=64 -D hidden=64 -D vocab=64 --pin T=16 --mesh data=2"
+expect 0 show models/mlp.kv -D d=64 --pin B=8 --pin T=16 --cluster h100x1x2 --batch 32 --memory 1G
+says "mpirun -n 2 kvasir train models/mlp.kv -D d=64 --pin T=16 --mesh data=2 --batch 32 --micro-batch 8 --precision bf16 --device cuda"
 says "and so no bubble"
 # A limit leaves meshes in parts alone; a group that the model refuses has its message.
 expect 0 show models/lm.kv -D preset=1.5B -D layers=4 -D kv_heads=2 --cluster h100x4x2 --batch 64 --memory 5G

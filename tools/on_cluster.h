@@ -11,13 +11,15 @@ typedef struct kva_cluster_choice {
   double efficiency; /* 0: KVA_CLUSTER_EFFICIENCY */
 } kva_cluster_choice;
 #define KVA_CLUSTER_EFFICIENCY 0.6
-#define KVA_CLUSTER_OPTIONS(c)                                                                                         \
-  {"--cluster", NULL,                                                                                                  \
-   "GPUxNxM",   KVA_OPTION_STRING,                                                                                     \
-   &(c)->name,  "a training step on M nodes of N GPUs each (h100x8x16), on paper: memory, exchange, time"},            \
-      {"--batch", NULL, "N", KVA_OPTION_COUNT, &(c)->batch, "rows of that step, of the whole run (4194304 tokens)"}, { \
-    "--efficiency", NULL, "X", KVA_OPTION_POSITIVE, &(c)->efficiency,                                                  \
-        "share of the GPU's peak that products reach in that step (0.6)"                                               \
+#define KVA_CLUSTER_OPTIONS(c)                                                                                     \
+  {"--cluster", NULL,                                                                                              \
+   "GPUxNxM",   KVA_OPTION_STRING,                                                                                 \
+   &(c)->name,  "a training step on M nodes of N GPUs each (h100x8x16), on paper: memory, exchange, time"},        \
+      {"--batch",        NULL,        "N",                                                                         \
+       KVA_OPTION_COUNT, &(c)->batch, "rows of that step, of the whole run (a power of two with 4194304 tokens)"}, \
+  {                                                                                                                \
+    "--efficiency", NULL, "X", KVA_OPTION_POSITIVE, &(c)->efficiency,                                              \
+        "share of the GPU's peak that products reach in that step (0.6)"                                           \
   }
 
 /* The model, and how it is compiled. */

@@ -83,23 +83,24 @@ void kva_cli_warn(kva_diag *diag) {
 }
 
 /* A checkpoint of another program, as the weights or in the place of a model. */
-static kva_status load_foreign(const kva_model_source *source, const char *checkpoint, kva_diag *diag,
+static kva_status load_foreign(const kva_model_source *source, const char *checkpoint, bool packed, kva_diag *diag,
                                kva_module **out_module) {
   kva_foreign *f;
   KVA_TRY(kva_foreign_open(checkpoint, diag, &f));
   const char *model = checkpoint == source->path ? NULL : source->path;
-  kva_status status = kva_foreign_load(model, f, &source->load, diag, out_module);
+  kva_status status = kva_foreign_load(model, f, &source->load, packed, diag, out_module);
   kva_foreign_close(f);
   return status;
 }
 
-static kva_status load(const kva_model_source *source, kva_diag *diag, kva_module **out_module) {
+static kva_status load(const kva_model_source *source, bool packed, kva_diag *diag, kva_module **out_module) {
   if (source->weights && kva_foreign_is(source->weights))
-    return load_foreign(source, source->weights, diag, out_module);
+    return load_foreign(source, source->weights, packed, diag, out_module);
   if (!source->weights && kva_shards_is(source->path))
     return kva_error(diag, &(kva_loc){.file = source->path},
                      "is a checkpoint, which has no model in it; give the model, and this folder by --weights");
-  if (!source->weights && kva_foreign_is(source->path)) return load_foreign(source, source->path, diag, out_module);
+  if (!source->weights && kva_foreign_is(source->path))
+    return load_foreign(source, source->path, packed, diag, out_module);
   kvasir_model *model;
   KVA_TRY(kva_model_open(source, diag, &model));
   kva_status status = kva_model_take(model, diag, out_module);
@@ -121,7 +122,7 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
   int code = EXIT_USAGE;
   if (kva_cli_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
       kva_cli_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {
-    kva_status status = load(&source, diag, out_module);
+    kva_status status = load(&source, from->packed, diag, out_module);
     code = status == KVA_OK ? -1 : kva_status_exit_code(status);
     if (!from->keep_messages) print_loaded(status, diag);
   }

@@ -14,8 +14,12 @@ int kva_cli_check_tune(const kva_tune_choice *c) {
 
 int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tune_choice *c, kva_diag *diag,
                        kva_module **out_module) {
-  const kva_cli_source from = {
-      .path = path, .defines = how->defines, .pins = how->pins, .weights = c->weights, .free_batch = how->free_batch};
+  const kva_cli_source from = {.path = path,
+                               .defines = how->defines,
+                               .pins = how->pins,
+                               .weights = c->weights,
+                               .free_batch = how->free_batch,
+                               .packed = !how->train};
   int code = kva_cli_load_from(&from, diag, out_module);
   if (code >= 0) return code;
   kva_status status = kva_tune_module(*out_module, c, how->lr, how->control, diag);

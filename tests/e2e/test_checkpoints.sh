@@ -60,6 +60,18 @@ python3 -B "$work/npy.py" "$work/o/logits.npy" tests/data/checkpoints/qwen3/logi
 expect 1 export tests/data/checkpoints/gpt2 --format gguf -o "$work/x.gguf"
 says "'gpt2' has no names for GGUF"
 
+# ---- codes stay packed where they are only read, and become parameters where they train
+for packing in q8_0 q4_0; do
+  model=tests/data/checkpoints/gguf_$packing/model.gguf
+  expect 0 run "$model" --stop-after raise
+  for name in attention.0.w{q,k,v,o} mlp.0.{gate,up,down} unembed; do
+    grep -qE "^ *\"?$name\"? = kv.dequantize <axis = 0, block = 32" "$work/out" || fail "$packing: $name is not packed"
+  done
+  says 'state float[24, 32] "embed" : param'
+  expect 0 train models/llama.kv --weights "$model" --steps 1 --batch 1 --data random --print-after raise
+  ! grep -q kv.dequantize "$work/out" || fail "$packing: codes do not train"
+done
+
 # ---- trained values in the form of a folder
 llama=tests/data/checkpoints/llama
 expect 0 train models/llama.kv --weights $llama --steps 1 --checkpoint "$work/run" --batch 1 --data random

@@ -2,7 +2,7 @@
  * (its `checkpoint` blocks, ir/names.h), and written back.
  *
  * Files are mapped. Values are widened to the parameters' types one panel of rows at a time, so a model has one copy
- * of them beside the files. */
+ * of them beside the files; where they only are read, matrices in blocks of codes may stay so. */
 #ifndef KVA_TOOLS_CHECKPOINT_H
 #define KVA_TOOLS_CHECKPOINT_H
 
@@ -22,6 +22,9 @@ typedef struct kva_packing {
   int32_t elements, bytes; /* of a block, which lies in one row */
   void (*decode)(const unsigned char *blocks, int64_t n, float *out);
   void (*encode)(const float *in, int64_t n, unsigned char *blocks); /* NULL: only read */
+  /* Where an element is a code times a half, which a block begins with: signed codes of a block; else NULL. */
+  void (*codes)(const unsigned char *block, int8_t *out);
+  int bits; /* of such a code: 8, 4 */
 } kva_packing;
 
 /* NULL: such elements are not read. */
@@ -81,9 +84,9 @@ KVA_MUST_USE kva_status kva_folder_read(kva_foreign *f, kva_diag *diag);
 KVA_MUST_USE kva_status kva_gguf_parse(kva_foreign *f, const void *data, size_t size, kva_diag *diag);
 
 /* Loads the model at path `model` with hyper-parameters and parameters from f; `options` may define more, which wins.
- * model NULL: the first .kv file among those of the tool that is for such checkpoints. */
+ * model NULL: the first .kv file among those of the tool that is for such checkpoints. packed: as kva_foreign_fill. */
 KVA_MUST_USE kva_status kva_foreign_load(const char *model, const kva_foreign *f, const kva_load_options *options,
-                                         kva_diag *diag, kva_module **out_module);
+                                         bool packed, kva_diag *diag, kva_module **out_module);
 
 /* ---- use (config.c, fill.c, write_folder.c, write_gguf.c) -------------------------------------------------------- */
 
@@ -100,8 +103,10 @@ json_t *kva_config_get(const json_t *config, const char *path);
 bool kva_name_matches(const char *pattern, const char *name);
 
 /* Sets the initial values of all parameters. Missing and surplus tensors and shapes that differ are reported together.
- * Nothing refers to f afterwards. */
-KVA_MUST_USE kva_status kva_foreign_fill(kva_module *m, const kva_foreign *f, const kva_names *names, kva_diag *diag);
+ * packed: matrices of codes that products alone read become constants as quantised weights are, no parameters. Nothing
+ * refers to f afterwards. */
+KVA_MUST_USE kva_status kva_foreign_fill(kva_module *m, const kva_foreign *f, const kva_names *names, bool packed,
+                                         kva_diag *diag);
 /* The tensor that a parameter is, by a row; NULL: no row is for it. In the arena. */
 const char *kva_names_tensor(const kva_names *names, const char *param, kva_arena *arena, const kva_naming **out_row);
 
@@ -114,5 +119,24 @@ KVA_MUST_USE kva_status kva_gguf_write(const kva_module *m, const kva_packing *p
                                        kva_diag *diag);
 /* The inverse of what filling does: rows [first, first + n) of the tensor that a row makes of a parameter's values. */
 void kva_foreign_rows(const kva_naming *row, const kva_tensor_data *values, int64_t first, int64_t n, float *out);
+
+/* ---- for filling (fill.c, packed.c) ------------------------------------------------------------------------------ */
+
+typedef struct kva_matrix {
+  int64_t rows, columns;
+} kva_matrix;
+
+typedef struct kva_filling {
+  kva_state *state;
+  const kva_foreign_tensor *tensor;
+  const kva_naming *row;
+  kva_matrix matrix; /* the tensor; a vector is one row, or has rows of one element that are exchanged */
+  bool packed;       /* it stays so */
+} kva_filling;
+/* The row of the tensor that is row `own` of the parameter, or its column if the tensor is transposed. */
+int64_t kva_tensor_row(const kva_naming *row, int64_t own);
+bool kva_fills_packed(const kva_module *m, const kva_filling *f);
+/* Replaces the parameters that stay packed. */
+KVA_MUST_USE kva_status kva_set_packed(kva_module *m, uint32_t n, const kva_filling *fillings, kva_pool *pool);
 
 #endif

@@ -60,13 +60,9 @@ const char *kva_names_tensor(const kva_names *names, const char *param, kva_aren
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-typedef struct matrix {
-  int64_t rows, columns;
-} matrix;
-
 /* A vector is a single row, but for one whose elements are exchanged. */
-static matrix matrix_of(int32_t rank, const int64_t *dims, const kva_naming *row) {
-  matrix m = {1, 1};
+static kva_matrix matrix_of(int32_t rank, const int64_t *dims, const kva_naming *row) {
+  kva_matrix m = {1, 1};
   for (int32_t d = 0; d < rank; d++) {
     bool outer = d + 1 < rank || (rank == 1 && row->pairs);
     *(outer ? &m.rows : &m.columns) *= dims[d];
@@ -74,7 +70,7 @@ static matrix matrix_of(int32_t rank, const int64_t *dims, const kva_naming *row
   return m;
 }
 
-static int64_t tensor_row(const kva_naming *row, int64_t own) {
+int64_t kva_tensor_row(const kva_naming *row, int64_t own) {
   int64_t p = row->pairs;
   if (!p) return own;
   int64_t i = own % p;
@@ -90,8 +86,8 @@ static int64_t own_row(const kva_naming *row, int64_t of_tensor) {
 
 void kva_foreign_rows(const kva_naming *row, const kva_tensor_data *values, int64_t first, int64_t n, float *out) {
   bool transposed = row->kind == KVA_NAMING_TRANSPOSED;
-  matrix m = matrix_of((int32_t)values->rank, values->dims, row);
-  if (transposed) m = (matrix){m.columns, m.rows};
+  kva_matrix m = matrix_of((int32_t)values->rank, values->dims, row);
+  if (transposed) m = (kva_matrix){m.columns, m.rows};
   for (int64_t k = 0; k < n; k++) {
     int64_t own = own_row(row, first + k);
     for (int64_t c = 0; c < m.columns; c++)
@@ -104,17 +100,17 @@ void kva_foreign_rows(const kva_naming *row, const kva_tensor_data *values, int6
 enum { PANEL = 64 }; /* rows */
 
 typedef struct filling {
-  const kva_foreign_tensor *t;
-  const kva_naming *row;
-  matrix m;
+  const kva_filling *from;
+  kva_matrix m;
   kva_dtype dtype;
   void *out;
   bool failed; /* a thread had no memory */
 } filling;
 
 static void decode_row(const filling *f, int64_t own, float *out) {
-  int64_t blocks = f->m.columns / f->t->packing->elements;
-  f->t->packing->decode(f->t->data + tensor_row(f->row, own) * blocks * f->t->packing->bytes, blocks, out);
+  const kva_packing *p = f->from->tensor->packing;
+  int64_t blocks = f->m.columns / p->elements;
+  p->decode(f->from->tensor->data + kva_tensor_row(f->from->row, own) * blocks * p->bytes, blocks, out);
 }
 
 static void put(const filling *f, int64_t at, float v) {
@@ -151,7 +147,7 @@ static void fill_panels(void *user, int64_t begin, int64_t end) {
   for (int64_t first = begin * PANEL; first < end * PANEL && first < f->m.rows; first += PANEL) {
     int64_t n = f->m.rows - first < PANEL ? f->m.rows - first : PANEL;
     for (int64_t k = 0; k < n; k++) decode_row(f, first + k, panel + k * f->m.columns);
-    switch (f->row->kind) {
+    switch (f->from->row->kind) {
     case KVA_NAMING_TRANSPOSED: put_transposed(f, first, n, panel); break;
     case KVA_NAMING_ROW_NORMS: put_norms(f, first, n, panel); break;
     default: put_rows(f, first, n, panel);
@@ -160,8 +156,8 @@ static void fill_panels(void *user, int64_t begin, int64_t end) {
   free(panel);
 }
 
-static kva_status fill_state(kva_module *m, kva_state *s, const kva_foreign_tensor *t, const kva_naming *row,
-                             kva_pool *pool, kva_diag *diag) {
+static kva_status fill_state(kva_module *m, const kva_filling *from, kva_pool *pool, kva_diag *diag) {
+  kva_state *s = from->state;
   kva_tensor_data *data = KVA_NEW(m->arena, kva_tensor_data);
   int64_t *dims = KVA_NEW_ARRAY(m->arena, int64_t, s->type->rank + 1), elements = 1;
   for (uint32_t d = 0; d < s->type->rank; d++) {
@@ -171,8 +167,7 @@ static kva_status fill_state(kva_module *m, kva_state *s, const kva_foreign_tens
   *data = (kva_tensor_data){.dtype = s->type->dtype, .rank = s->type->rank, .dims = dims};
   if (!kva_dtype_bytes(data->dtype, elements, &data->bytes))
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "parameter '%s' is too large to address", s->name);
-  filling f = {
-      t, row, matrix_of(t->rank, t->dims, row), data->dtype, kva_arena_alloc(m->arena, (size_t)data->bytes + 1), false};
+  filling f = {from, from->matrix, data->dtype, kva_arena_alloc(m->arena, (size_t)data->bytes + 1), false};
   kva_pool_run(pool, (f.m.rows + PANEL - 1) / PANEL, fill_panels, &f);
   if (f.failed) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to read parameter '%s'", s->name);
   data->data = f.out;
@@ -184,12 +179,6 @@ static kva_status fill_state(kva_module *m, kva_state *s, const kva_foreign_tens
 
 /* ---- what fits --------------------------------------------------------------------------------------------------- */
 
-typedef struct pair {
-  kva_state *state;
-  const kva_foreign_tensor *tensor;
-  const kva_naming *row;
-} pair;
-
 typedef struct plan {
   kva_module *m;
   const kva_foreign *f;
@@ -197,7 +186,8 @@ typedef struct plan {
   kva_diag *diag;
   kva_arena *scratch;
   kva_map *used;
-  KVA_VEC(pair) pairs;
+  bool packed;
+  KVA_VEC(kva_filling) fillings;
   size_t errors_before;
 } plan;
 
@@ -211,7 +201,7 @@ static bool fits(const kva_state *s, const kva_foreign_tensor *t, const kva_nami
   if ((int32_t)s->type->rank != t->rank || (transposed && t->rank != 2)) return false;
   for (int32_t d = 0; d < t->rank; d++)
     if (!is_dim(s, (uint32_t)d, t->dims[transposed ? 1 - d : d])) return false;
-  matrix m = matrix_of(t->rank, t->dims, row);
+  kva_matrix m = matrix_of(t->rank, t->dims, row);
   return (!row->pairs || m.rows % row->pairs == 0) && m.columns % t->packing->elements == 0;
 }
 
@@ -244,8 +234,9 @@ static void plan_state(plan *p, kva_state *s) {
     report_shape(p, s, t, row);
     return;
   }
-  pair found = {s, t, row};
-  KVA_PUSH(p->scratch, &p->pairs, found);
+  kva_filling found = {s, t, row, matrix_of(t->rank, t->dims, row), false};
+  found.packed = p->packed && kva_fills_packed(p->m, &found);
+  KVA_PUSH(p->scratch, &p->fillings, found);
 }
 
 static bool is_buffer(const kva_names *names, const char *tensor) {
@@ -268,15 +259,15 @@ static kva_status fill(plan *p) {
   report_surplus(p);
   if (kva_diag_errors(p->diag) != p->errors_before) return KVA_INVALID;
   kva_pool *pool = kva_pool_create(0);
-  kva_status status = KVA_OK;
-  for (uint32_t i = 0; i < p->pairs.len && status == KVA_OK; i++)
-    status = fill_state(p->m, p->pairs.data[i].state, p->pairs.data[i].tensor, p->pairs.data[i].row, pool, p->diag);
+  kva_status status = kva_set_packed(p->m, p->fillings.len, p->fillings.data, pool);
+  for (uint32_t i = 0; i < p->fillings.len && status == KVA_OK; i++)
+    if (!p->fillings.data[i].packed) status = fill_state(p->m, &p->fillings.data[i], pool, p->diag);
   if (pool) kva_pool_destroy(pool);
   return status;
 }
 
-kva_status kva_foreign_fill(kva_module *m, const kva_foreign *f, const kva_names *names, kva_diag *diag) {
-  plan p = {.m = m, .f = f, .names = names, .diag = diag, .scratch = kva_arena_create()};
+kva_status kva_foreign_fill(kva_module *m, const kva_foreign *f, const kva_names *names, bool packed, kva_diag *diag) {
+  plan p = {.m = m, .f = f, .names = names, .diag = diag, .packed = packed, .scratch = kva_arena_create()};
   p.used = kva_map_create(p.scratch);
   p.errors_before = kva_diag_errors(diag);
   kva_status status = fill(&p);

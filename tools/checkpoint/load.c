@@ -87,15 +87,15 @@ static kva_status load_model(const char *model, const kva_foreign *f, const kva_
   return status;
 }
 
-kva_status kva_foreign_load(const char *model, const kva_foreign *f, const kva_load_options *options, kva_diag *diag,
-                            kva_module **out_module) {
+kva_status kva_foreign_load(const char *model, const kva_foreign *f, const kva_load_options *options, bool packed,
+                            kva_diag *diag, kva_module **out_module) {
   kva_arena *arena = kva_arena_create();
   const kva_names *names;
   *out_module = NULL;
   kva_status status = model ? KVA_OK : pick(f, arena, diag, &model);
   if (status == KVA_OK) status = load_model(model, f, options, arena, diag, out_module);
   if (status == KVA_OK) status = kva_foreign_names(f, *out_module, model, diag, &names);
-  if (status == KVA_OK) status = kva_foreign_fill(*out_module, f, names, diag);
+  if (status == KVA_OK) status = kva_foreign_fill(*out_module, f, names, packed, diag);
   if (status != KVA_OK) {
     kva_module_destroy(*out_module);
     *out_module = NULL;

@@ -54,6 +54,10 @@ static void decode_q8_0(const unsigned char *blocks, int64_t n, float *out) {
   }
 }
 
+static void codes_q8_0(const unsigned char *block, int8_t *out) {
+  memcpy(out, block + 2, SMALL);
+}
+
 /* d is the largest magnitude / 127; quotients are by d before it is rounded to a half. */
 static void encode_q8_0(const float *in, int64_t n, unsigned char *blocks) {
   for (; n > 0; n--, blocks += 2 + SMALL, in += SMALL) {
@@ -72,6 +76,13 @@ static void decode_q4_0(const unsigned char *blocks, int64_t n, float *out) {
       out[i] = d * (float)((blocks[2 + i] & 15) - 8);
       out[i + SMALL / 2] = d * (float)((blocks[2 + i] >> 4) - 8);
     }
+  }
+}
+
+static void codes_q4_0(const unsigned char *block, int8_t *out) {
+  for (int i = 0; i < SMALL / 2; i++) {
+    out[i] = (int8_t)((block[2 + i] & 15) - 8);
+    out[i + SMALL / 2] = (int8_t)((block[2 + i] >> 4) - 8);
   }
 }
 
@@ -120,13 +131,13 @@ static void decode_q6_k(const unsigned char *blocks, int64_t n, float *out) {
 /* ---- table ------------------------------------------------------------------------------------------------------- */
 
 static const kva_packing packings[] = {
-    {"F32", KVA_F32, 0, 1, 4, decode_f32, encode_f32},
-    {"F16", KVA_F16, 1, 1, 2, decode_f16, encode_f16},
-    {"BF16", KVA_BF16, 30, 1, 2, decode_bf16, encode_bf16},
-    {"Q8_0", KVA_DTYPE_NONE, 8, SMALL, 2 + SMALL, decode_q8_0, encode_q8_0},
-    {"Q4_0", KVA_DTYPE_NONE, 2, SMALL, 2 + SMALL / 2, decode_q4_0, NULL},
-    {"Q4_K", KVA_DTYPE_NONE, 12, LARGE, Q4_K_BYTES, decode_q4_k, NULL},
-    {"Q6_K", KVA_DTYPE_NONE, 14, LARGE, Q6_K_BYTES, decode_q6_k, NULL},
+    {"F32", KVA_F32, 0, 1, 4, decode_f32, encode_f32, NULL, 0},
+    {"F16", KVA_F16, 1, 1, 2, decode_f16, encode_f16, NULL, 0},
+    {"BF16", KVA_BF16, 30, 1, 2, decode_bf16, encode_bf16, NULL, 0},
+    {"Q8_0", KVA_DTYPE_NONE, 8, SMALL, 2 + SMALL, decode_q8_0, encode_q8_0, codes_q8_0, 8},
+    {"Q4_0", KVA_DTYPE_NONE, 2, SMALL, 2 + SMALL / 2, decode_q4_0, NULL, codes_q4_0, 4},
+    {"Q4_K", KVA_DTYPE_NONE, 12, LARGE, Q4_K_BYTES, decode_q4_k, NULL, NULL, 0},
+    {"Q6_K", KVA_DTYPE_NONE, 14, LARGE, Q6_K_BYTES, decode_q6_k, NULL, NULL, 0},
 };
 enum { N_PACKINGS = sizeof packings / sizeof *packings };
 

@@ -34,6 +34,15 @@ seconds() {
 awk -v slow="$(seconds --efficiency 0.25)" -v fast="$(seconds --efficiency 0.5)" \
   'BEGIN { exit !(slow > 1.7 * fast && slow <= 2 * fast) }' || fail "products at half the speed do not take longer"
 
+# The rows of a micro-batch divide those of a process.
+expect 0 show "${mlp[@]}" --cluster h100x2x1 --mesh data=2 --batch 12
+says "1 micro-batches of 6 rows in each of 2 groups"
+expect 0 show models/lm.kv -D preset=1.5B -D layers=4 --cluster h100x1x1 --mesh data=1 --batch 12 --memory 12G
+says "3 micro-batches of 4 rows"
+expect 1 show "${mlp[@]}" --cluster h100x2x1 --batch 8 --pin B=3
+says "4 rows of each process do not divide into micro-batches of 3"
+says "no mesh of the cluster fits"
+
 # Where all values do not fit, they are computed again, and that takes time.
 expect 0 show models/lm.kv -D preset=1.5B -D layers=4 --cluster h100x8x1 --mesh data=8 --batch 32 --pin B=4 --memory 7G
 says "computes values again: --memory"

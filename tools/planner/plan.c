@@ -89,8 +89,7 @@ double kva_planner_mfu(const kva_planner *planner, const kva_paper *p) {
 
 /* ---- micro-batches ----------------------------------------------------------------------------------------------- */
 
-/* Rows of a step in each process. */
-static kva_status rows_each(const kva_planner *planner, const kva_mesh *mesh, kva_diag *diag, int64_t *out) {
+kva_status kva_planner_rows(const kva_planner *planner, const kva_mesh *mesh, kva_diag *diag, int64_t *out) {
   int64_t groups = kva_mesh_extent(mesh->data);
   *out = planner->batch / groups;
   if (*out * groups != planner->batch)
@@ -102,19 +101,23 @@ static kva_status rows_each(const kva_planner *planner, const kva_mesh *mesh, kv
   return KVA_OK;
 }
 
-/* The largest power of two that divides `each` and, by what one row takes, fits. Temporaries grow with the rows at most
- * as fast as rows do. */
-static int64_t most_rows(const kva_planner *planner, const kva_paper *one, int64_t each) {
-  int64_t temporaries = kva_paper_temporaries(one), fixed = kva_paper_bytes(one) - temporaries, rows = 1;
-  while (each % (2 * rows) == 0 && 2 * rows <= (planner->memory - fixed) / (temporaries + 1)) rows *= 2;
-  return rows;
+int64_t kva_planner_divisor(int64_t n, int64_t most) {
+  int64_t divisor = most < n ? most : n;
+  while (divisor > 1 && n % divisor) divisor--;
+  return divisor > 1 ? divisor : 1;
+}
+
+/* Rows that fit by what one row takes: temporaries grow with the rows at most as fast as rows do. */
+static int64_t fitting_rows(const kva_planner *planner, const kva_paper *one) {
+  int64_t temporaries = kva_paper_temporaries(one), fixed = kva_paper_bytes(one) - temporaries;
+  return (planner->memory - fixed) / (temporaries + 1);
 }
 
 static kva_status check_fits(const kva_planner *planner, const kva_paper *p, kva_diag *diag) {
   int64_t bytes = kva_paper_bytes(p), states = bytes - kva_paper_temporaries(p);
   if (bytes <= planner->memory) return KVA_OK;
   return kva_error(diag, NULL,
-                   "states, inputs and outputs of a process take %.1f GB, and what it computes %.1f more, of %.1f",
+                   "states, inputs and outputs of a process take %.3f GB, and what it computes %.3f more, of %.3f",
                    (double)states / 1e9, (double)(bytes - states) / 1e9, (double)planner->memory / 1e9);
 }
 
@@ -130,11 +133,12 @@ static kva_status plan_within(const kva_planner *planner, const kva_mesh *mesh, 
 
 kva_status kva_planner_fit(const kva_planner *planner, const kva_mesh *mesh, kva_diag *diag, kva_paper *out) {
   int64_t each;
-  KVA_TRY(rows_each(planner, mesh, diag, &each));
+  KVA_TRY(kva_planner_rows(planner, mesh, diag, &each));
   if (planner->rows) return plan_within(planner, mesh, planner->rows, each / planner->rows, diag, out);
   KVA_TRY(plan_within(planner, mesh, 1, each, diag, out));
   const kva_paper one = *out;
-  for (int64_t rows = one.memory ? 1 : most_rows(planner, &one, each); rows > 1; rows /= 2) {
+  int64_t rows = one.memory ? 1 : kva_planner_divisor(each, fitting_rows(planner, &one));
+  for (; rows > 1; rows = kva_planner_divisor(each, rows - 1)) {
     KVA_TRY(kva_planner_plan(planner, mesh, rows, each / rows, 0, diag, out));
     if (kva_paper_bytes(out) <= planner->memory) return KVA_OK;
   }

@@ -104,6 +104,11 @@ KVA_MUST_USE kva_status kva_planner_measure(kva_planner *planner, kva_diag *diag
 /* A step of `passes` micro-batches of `rows` rows. memory: see kva_paper. */
 KVA_MUST_USE kva_status kva_planner_plan(const kva_planner *planner, const kva_mesh *mesh, int64_t rows, int64_t passes,
                                          int64_t memory, kva_diag *diag, kva_paper *out);
+/* Rows of a step in each process. KVA_INVALID: they, or their micro-batches, do not divide. */
+KVA_MUST_USE kva_status kva_planner_rows(const kva_planner *planner, const kva_mesh *mesh, kva_diag *diag,
+                                         int64_t *out);
+/* The largest divisor of n up to `most`; at least 1. */
+int64_t kva_planner_divisor(int64_t n, int64_t most);
 /* The step with the largest micro-batches that fit. KVA_INVALID with the reason: there is none. */
 KVA_MUST_USE kva_status kva_planner_fit(const kva_planner *planner, const kva_mesh *mesh, kva_diag *diag,
                                         kva_paper *out);

@@ -18,7 +18,7 @@ static void print_taken(const kva_planner *planner, const kva_search *s, kva_are
           planner->row_tokens ? "    tokens" : "      rows");
   for (uint32_t i = 0; i < s->n_taken; i++) {
     const kva_paper *p = &s->all[i].paper;
-    fprintf(out, "%-36s %4lld %14lld %9.1f %10.3f %12.0f %8.1f%s\n", kva_mesh_text(&p->mesh, arena), (long long)p->rows,
+    fprintf(out, "%-36s %4lld %14lld %9.1f %10.4g %12.0f %8.1f%s\n", kva_mesh_text(&p->mesh, arena), (long long)p->rows,
             (long long)p->passes, (double)kva_paper_bytes(p) / 1e9, kva_paper_seconds(p),
             kva_planner_tokens(planner, p), 100 * kva_planner_mfu(planner, p), p->memory ? "  computes again" : "");
   }

@@ -76,32 +76,24 @@ static double estimate(const search *s, const kva_paper *group, const kva_mesh *
   return compute + all * kva_paper_exchange(group) + data_exchange(s, group, mesh, passes);
 }
 
-/* The rows of a micro-batch that fit: a power of two, or what the user says. 1: perhaps none. */
+/* The rows of a micro-batch that fit, or what the user says. 1: perhaps none. */
 static int64_t rows_of(const search *s, const kva_paper *group, const kva_mesh *mesh, int64_t each) {
-  int64_t rows = 1;
   if (s->planner->rows) return s->planner->rows;
-  for (demand d; each % (2 * rows) == 0; rows *= 2) {
-    d = demand_of(group, mesh, 2 * rows);
-    if (d.states + d.temporaries > s->planner->memory) break;
-  }
-  return rows;
+  demand d = demand_of(group, mesh, 1);
+  return kva_planner_divisor(each, (s->planner->memory - d.states) / (d.temporaries + 1));
 }
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
-static const char *reason_against(search *s, const kva_paper *group, const kva_mesh *mesh) {
-  int64_t n = kva_mesh_extent(mesh->data), batch = s->planner->batch, rows = s->planner->rows ? s->planner->rows : 1;
-  demand d = demand_of(group, mesh, 0);
-  if (batch % (n * rows))
-    return kva_arena_printf(s->arena, "a batch of %lld rows does not divide among data=%lld", (long long)batch,
-                            (long long)n);
-  return d.states >= s->planner->memory ? "states alone take more than a process may" : NULL;
-}
-
 static void add_candidate(search *s, const kva_paper *group, const kva_mesh *mesh) {
-  kva_candidate c = {.mesh = *mesh, .reason = reason_against(s, group, mesh)};
-  if (!c.reason) {
-    int64_t each = s->planner->batch / kva_mesh_extent(mesh->data), rows = rows_of(s, group, mesh, each);
+  kva_candidate c = {.mesh = *mesh};
+  int64_t each, rows;
+  if (kva_planner_rows(s->planner, mesh, s->diag, &each) != KVA_OK) {
+    c.reason = take_reason(s);
+  } else if (demand_of(group, mesh, 0).states >= s->planner->memory) {
+    c.reason = "states alone take more than a process may";
+  } else {
+    rows = rows_of(s, group, mesh, each);
     c.estimate = estimate(s, group, mesh, rows, each / rows);
   }
   KVA_PUSH(s->arena, &s->all, c);

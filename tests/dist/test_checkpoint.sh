@@ -85,6 +85,22 @@ done
 cmp "$work/run-joined" "$work/run-all" || fail "run --weights FOLDER: other values"
 cmp "$work/joined.onnx" "$work/all.onnx" || fail "export --weights FOLDER: other values"
 cmp <(result joined) <(result all) || fail "train --weights FOLDER: other values"
+# ... the library's sessions, too.
+code=0
+(
+  . tests/library/python.sh
+  run_python - "$work/joined.safetensors" "$(step all-4 6)" >"$work/out" 2>&1 <<'PY'
+import sys
+import kvasir
+t = kvasir.trainer("models/mlp.kv", defines={"d": 64, "hidden": 64, "vocab": 64})
+values = []
+for path in sys.argv[1:]:
+    t.load(path)
+    values.append({name: array.tobytes() for name, array in t.parameters().items()})
+assert values[0] == values[1] and len(values[0]) > 2
+PY
+) || code=$?
+[ "$code" -eq 0 ] || [ "$code" -eq 77 ] || fail "the library reads other values"
 expect 1 run "$(step all-4 6)"
 says "is a checkpoint, which has no model in it"
 cp -r "$(step all-4 6)" "$work/lacks"

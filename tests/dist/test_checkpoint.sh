@@ -12,7 +12,6 @@ step() { printf '%s/%s/step-%010d' "$work" "$1" "$2"; }
 saved() { keep=0 mesh "$@" --checkpoint-every 3; }
 
 one one "${small[@]}" --steps 6 --batch 8 --accumulate 2
-one undivided "${small[@]}" --steps 6 --batch 16
 # On its own mesh, every byte of every file; with one micro-batch for each process that of one process, too.
 tolerance=1e-6
 meshes=("2 data=2,zero=1" "2 data=2,zero=2" "2 data=2,zero=3" "2 tensor=2" "4 data=2,tensor=2,zero=1")
@@ -179,3 +178,15 @@ apart=("$tool" train "$model" "${small[@]:1}" --mesh data=2,zero=1 --steps 1 --b
 ! ranks 1 -wdir "$work/a" "${apart[@]}" : -n 1 -wdir "$work/b" "${apart[@]}" || fail "processes that see other folders"
 says "does not see this folder, which process 0 made: checkpoints need a file system that all processes share"
 [ -z "$(ls "$work/a/run")" ] || fail "a checkpoint that failed leaves something behind: $(ls "$work/a/run")"
+# ... and so does one that finds no file of the name, or another one, where process 0 has what it goes on from.
+mkdir -p "$work/a/old"
+cp "$(step one 6).safetensors" "$work/a/old/"
+apart=("${apart[@]/#run/more}" --resume=old)
+! ranks 1 -wdir "$work/a" "${apart[@]}" : -n 1 -wdir "$work/b" "${apart[@]}" || fail "a process reads nothing"
+says "old: error: cannot open it"
+says "process 1 of 2 ("
+mkdir -p "$work/b/old"
+one other "${small[@]}" --steps 6 --batch 16 --seed 5
+cp "$(step other 6).safetensors" "$work/b/old/"
+! ranks 1 -wdir "$work/a" "${apart[@]}" : -n 1 -wdir "$work/b" "${apart[@]}" || fail "processes read different files"
+says "does not do the same as process 0: the checkpoint's sum"

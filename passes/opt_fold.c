@@ -9,7 +9,8 @@
  * elements, or smaller than their operands together, are folded. A long iota beside variables is cheaper to compute
  * than to load. A product with many floating-point operations stays, too: compiled code takes a hundredth of the time
  * that its reference takes. Weights that products read stay packed (KVA_UNPACKS). On a CPU
- * codes whose products will be computed in integers stay, too (opt_integer.c). */
+ * codes whose products will be computed in integers stay, too (opt_integer.c), and floats of 16 bits that products
+ * widen. */
 #include "passes/passes_internal.h"
 #include "ops/index.h"
 
@@ -62,8 +63,8 @@ static bool is_long_product(kva_module *m, const kva_node *n) {
 }
 
 static bool can_fold(kva_module *m, const kva_node *n, const kva_pass_options *o) {
-  if (kva_stays_packed(n) || (!kva_for_gpu(o) && kva_stays_codes(n)) || n->op->lower_kind == KVA_LOWER_CALL)
-    return false;
+  bool stays = kva_stays_packed(n) || (!kva_for_gpu(o) && (kva_stays_codes(n) || kva_stays_narrow(n)));
+  if (stays || n->op->lower_kind == KVA_LOWER_CALL) return false;
   if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
   if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal) || !has_static_attrs(n)) return false;
   int64_t operand_elements = 0, result_elements = 0;

@@ -161,6 +161,12 @@ bool kva_stays_packed(const kva_node *n) {
   return n->op->traits & KVA_UNPACKS && feeds_products(n);
 }
 
+bool kva_stays_narrow(const kva_node *n) {
+  if (!kva_is(n, KVA_OP_cast)) return false;
+  kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
+  return kva_dtype_is_float(from) && kva_dtype_bits(from) == 16 && to == KVA_F32 && feeds_products(n);
+}
+
 bool kva_writes_states(const kva_function *f) {
   for (const kva_node *n = f->graph->first; n; n = n->next)
     if (n->op->traits & KVA_WRITES_STATE) return true;

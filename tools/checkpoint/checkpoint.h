@@ -131,11 +131,13 @@ typedef struct kva_filling {
   const kva_foreign_tensor *tensor;
   const kva_naming *row;
   kva_matrix matrix; /* the tensor; a vector is one row, or has rows of one element that are exchanged */
-  bool packed;       /* it stays so */
+  bool packed;       /* it stays in blocks of codes */
+  bool narrow;       /* it stays in 16 bits */
 } kva_filling;
 /* The row of the tensor that is row `own` of the parameter, or its column if the tensor is transposed. */
 int64_t kva_tensor_row(const kva_naming *row, int64_t own);
 bool kva_fills_packed(const kva_module *m, const kva_filling *f);
+bool kva_fills_narrow(const kva_module *m, const kva_filling *f);
 /* Replaces the parameters that stay packed. */
 KVA_MUST_USE kva_status kva_set_packed(kva_module *m, uint32_t n, const kva_filling *fillings, kva_pool *pool);
 

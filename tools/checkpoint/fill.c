@@ -1,5 +1,6 @@
 /* Parameters from tensors, and back. A tensor is rows of blocks. Panels of rows are decoded one after the other on each
  * thread, and stored where the parameter has them. */
+#include "passes/quantize.h"
 #include "tools/checkpoint/checkpoint.h"
 
 #include <ctype.h>
@@ -164,13 +165,17 @@ static kva_status fill_state(kva_module *m, const kva_filling *from, kva_pool *p
     KVA_ASSERT(kva_expr_is_const(s->type->dims[d], &dims[d]));
     elements *= dims[d];
   }
-  *data = (kva_tensor_data){.dtype = s->type->dtype, .rank = s->type->rank, .dims = dims};
+  *data = (kva_tensor_data){.dtype = from->narrow ? from->tensor->packing->dtype : s->type->dtype,
+                            .rank = s->type->rank,
+                            .dims = dims,
+                            .spare = true};
   if (!kva_dtype_bytes(data->dtype, elements, &data->bytes))
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "parameter '%s' is too large to address", s->name);
   filling f = {from, from->matrix, data->dtype, kva_arena_alloc(m->arena, (size_t)data->bytes + 1), false};
   kva_pool_run(pool, (f.m.rows + PANEL - 1) / PANEL, fill_panels, &f);
   if (f.failed) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to read parameter '%s'", s->name);
   data->data = f.out;
+  if (from->narrow) return kva_widen_reads(m, s, data);
   s->init = KVA_INIT_DATA;
   s->data = data;
   s->of = NULL;
@@ -234,8 +239,9 @@ static void plan_state(plan *p, kva_state *s) {
     report_shape(p, s, t, row);
     return;
   }
-  kva_filling found = {s, t, row, matrix_of(t->rank, t->dims, row), false};
+  kva_filling found = {s, t, row, matrix_of(t->rank, t->dims, row), false, false};
   found.packed = p->packed && kva_fills_packed(p->m, &found);
+  found.narrow = p->packed && kva_fills_narrow(p->m, &found);
   KVA_PUSH(p->scratch, &p->fillings, found);
 }
 

@@ -23,6 +23,14 @@ bool kva_fills_packed(const kva_module *m, const kva_filling *f) {
   return kva_is_quantizable_state(m, f->state, &axis) && axis == (is_transposed(f) ? 0 : 1);
 }
 
+/* A product widens an element as it reads it, where a matrix of floats would be twice as much to read. */
+bool kva_fills_narrow(const kva_module *m, const kva_filling *f) {
+  uint32_t axis;
+  kva_dtype t = f->tensor->packing->dtype;
+  bool halves = (t == KVA_F16 || t == KVA_BF16) && f->state->type->dtype == KVA_F32;
+  return halves && f->row->kind != KVA_NAMING_ROW_NORMS && kva_is_quantizable_state(m, f->state, &axis);
+}
+
 /* ---- one matrix -------------------------------------------------------------------------------------------------- */
 
 /* In the order of the parameter's elements: codes of 8 bits or, two in a byte, of 4; halves. */

@@ -51,13 +51,15 @@ static bool at_least_one(void *user, const kva_expr *symbol, int64_t *out_v) {
  */
 int64_t random_elements(const gen *g, const kva_type *t) {
   const eval_size *sizes = g->o->sizes ? g->o->sizes : random_graph_sizes;
-  int64_t n = 1, other;
+  int64_t n = 1, others = 1, other;
   for (uint32_t d = 0; d < t->rank; d++) {
     int64_t e = random_extent(g, t->dims[d]);
     if (e < 0 || e > MAX_ELEMENTS) return MAX_ELEMENTS + 1;
     if (!kva_expr_eval(t->dims[d], at_least_one, (void *)(uintptr_t)sizes, &other) || other > MAX_ELEMENTS)
       return MAX_ELEMENTS + 1;
     n *= e;
+    others *= other;
+    if (others > MAX_ELEMENTS) return MAX_ELEMENTS + 1;
   }
   return n;
 }

@@ -72,18 +72,20 @@ for packing in q8_0 q4_0; do
   ! grep -q kv.dequantize "$work/out" || fail "$packing: codes do not train"
 done
 
-# ---- halves stay halves where products widen them, and give the bits of widened ones
-expect 0 export "$small/model.gguf" --format gguf --packing f16 -o "$work/f16.gguf"
-expect 0 run "$work/f16.gguf" --stop-after fold
-for name in attention.0.w{q,k,v,o} mlp.0.{gate,up,down} unembed; do
-  grep -qE "^ *\"?$name\"? = kv.cast" "$work/out" || fail "$name is widened before it is read"
+# ---- 16 bits stay so where products widen them, and give the bits of widened ones
+for packing in f16 bf16; do
+  expect 0 export "$small/model.gguf" --format gguf --packing $packing -o "$work/narrow.gguf"
+  expect 0 run "$work/narrow.gguf" --stop-after fold
+  for name in attention.0.w{q,k,v,o} mlp.0.{gate,up,down} unembed; do
+    grep -qE "^ *\"?$name\"? = kv.cast" "$work/out" || fail "$packing: $name is widened before it is read"
+  done
+  expect 0 export "$work/narrow.gguf" --format gguf --packing f32 -o "$work/wide.gguf"
+  for file in narrow wide; do
+    rm -rf "${work:?}/$file" && mkdir "$work/$file"
+    expect 0 run "$work/$file.gguf" --input tokens=$small/tokens.npy --output "$work/$file"
+  done
+  cmp "$work/narrow/logits.npy" "$work/wide/logits.npy" || fail "$packing has other bits than the floats that its values are"
 done
-expect 0 export "$work/f16.gguf" --format gguf --packing f32 -o "$work/wide.gguf"
-for file in f16 wide; do
-  mkdir "$work/$file"
-  expect 0 run "$work/$file.gguf" --input tokens=$small/tokens.npy --output "$work/$file"
-done
-cmp "$work/f16/logits.npy" "$work/wide/logits.npy" || fail "halves have other bits than the floats that they are"
 
 # ---- trained values in the form of a folder
 llama=tests/data/checkpoints/llama

@@ -28,7 +28,8 @@ bool kva_splat_value(const kva_value *v, double *out_x);
 /* n unpacks weights (KVA_UNPACKS) that products alone read, as the operand that they pack, directly or through
  * transpositions. */
 bool kva_stays_packed(const kva_node *n);
-/* n widens floats of 16 bits that products alone read so. */
+/* n widens floats of 16 bits that matrix products alone read, as their second operand and not transposed. What other
+ * products make of such constants was not measured. */
 bool kva_stays_narrow(const kva_node *n);
 
 /* n dequantises codes that only products which become integer ones read (opt_integer.c). */

@@ -206,25 +206,3 @@ kva_value *kva_build_quantized(kva_builder *b, const char *name, const kva_type 
   y->name = name;
   return y;
 }
-
-/* ---- floats of 16 bits as nodes ---------------------------------------------------------------------------------- */
-
-static kva_status widen_reads(kva_module *m, kva_graph *g, const kva_state *s, const kva_tensor_data *data) {
-  for (kva_node *n = g->first, *next; n; n = next) {
-    next = n->next;
-    if (!reads(n, s)) continue;
-    kva_builder b = kva_builder_before(m, n);
-    kva_value *v = kva_cast(&b, kva_const_tensor(&b, data), s->type->dtype);
-    if (b.failed) return KVA_INVALID;
-    v->name = s->name;
-    kva_value_replace_all_uses(&n->results[0], v);
-    kva_node_remove(n);
-  }
-  return KVA_OK;
-}
-
-kva_status kva_widen_reads(kva_module *m, kva_state *s, const kva_tensor_data *data) {
-  for (uint32_t f = 0; f < m->functions.len; f++) KVA_TRY(widen_reads(m, m->functions.data[f]->graph, s, data));
-  kva_module_remove_state(m, s);
-  return KVA_OK;
-}

@@ -36,7 +36,4 @@ KVA_MUST_USE kva_status kva_quantize_matrix(const kva_quantization *how, const k
 kva_value *kva_build_quantized(kva_builder *b, const char *name, const kva_type *type, uint32_t axis,
                                const kva_tensor_data *codes, const kva_tensor_data *scale, const kva_tensor_data *zero);
 
-/* In the place of state s, which goes: `data`, floats of 16 bits, and their kv.cast at each read. Data are borrowed. */
-KVA_MUST_USE kva_status kva_widen_reads(kva_module *m, kva_state *s, const kva_tensor_data *data);
-
 #endif

@@ -43,6 +43,8 @@ struct kva_loss_options {
  * model itself lacks are merged: W + scale * lora_a lora_b. *out_used: how many tensors were taken. */
 typedef const kva_tensor_data *(*kva_find_weight)(void *user, const char *name);
 KVA_MUST_USE kva_status kva_set_weights(kva_module *m, kva_find_weight find, void *user, int64_t *out_used);
+/* `data`, floats of 16 bits, and their kv.cast in the place of the state, which goes. Data are borrowed. */
+KVA_MUST_USE kva_status kva_set_narrow(kva_module *m, kva_state *state, const kva_tensor_data *data);
 
 /* For kva_tune and kva_set_weights: the node that makes a named floating-point constant, or NULL for other nodes; a
  * uniform one may be an `expand` of its number. */

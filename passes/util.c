@@ -164,7 +164,12 @@ bool kva_stays_packed(const kva_node *n) {
 bool kva_stays_narrow(const kva_node *n) {
   if (!kva_is(n, KVA_OP_cast)) return false;
   kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
-  return kva_dtype_is_float(from) && kva_dtype_bits(from) == 16 && to == KVA_F32 && feeds_products(n);
+  if (!kva_dtype_is_float(from) || kva_dtype_bits(from) != 16 || to != KVA_F32) return false;
+  for (const kva_use *u = n->results[0].uses; u; u = u->next) {
+    bool product = kva_is(u->user, KVA_OP_matmul) && u->index == 1;
+    if (!product || ((const kva_matmul_attrs *)u->user->attrs)->transpose_b) return false;
+  }
+  return n->results[0].uses != NULL;
 }
 
 bool kva_writes_states(const kva_function *f) {

@@ -121,22 +121,58 @@ static kva_status become_quantized(source *s, kva_node *n, const char *name, con
   return KVA_OK;
 }
 
-/* The state goes: its readers get constants. */
-static kva_status quantize_state(source *s, kva_state *state, const quantized *q) {
-  uint32_t axis = 0;
-  kva_module *m = s->m;
-  if (!kva_is_quantizable_state(m, state, &axis)) return refuse_quantized(s, state->name);
+/* Calls replace(user, n) for each read n of the state that has uses. Then the state goes. */
+static kva_status replace_reads(kva_module *m, kva_state *state, kva_status (*replace)(void *user, kva_node *n),
+                                void *user) {
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
       next = n->next;
       if (!kva_is(n, KVA_OP_state_read) || ((const kva_state_read_attrs *)n->attrs)->state != state) continue;
       if (n->results[0].uses)
-        KVA_TRY(become_quantized(s, n, state->name, q));
+        KVA_TRY(replace(user, n));
       else
         kva_node_remove(n);
     }
   kva_module_remove_state(m, state);
   return KVA_OK;
+}
+
+typedef struct quantizing {
+  source *s;
+  const char *name;
+  const quantized *q;
+} quantizing;
+
+static kva_status quantize_read(void *user, kva_node *n) {
+  const quantizing *x = user;
+  return become_quantized(x->s, n, x->name, x->q);
+}
+
+static kva_status quantize_state(source *s, kva_state *state, const quantized *q) {
+  uint32_t axis = 0;
+  if (!kva_is_quantizable_state(s->m, state, &axis)) return refuse_quantized(s, state->name);
+  return replace_reads(s->m, state, quantize_read, &(quantizing){s, state->name, q});
+}
+
+typedef struct widening {
+  kva_module *m;
+  const kva_tensor_data *data;
+} widening;
+
+static kva_status widen_read(void *user, kva_node *n) {
+  const widening *w = user;
+  kva_value *read = &n->results[0];
+  kva_builder b = kva_builder_before(w->m, n);
+  kva_value *v = kva_cast(&b, kva_const_tensor(&b, w->data), read->type->dtype);
+  if (b.failed) return KVA_INVALID;
+  v->name = ((const kva_state_read_attrs *)n->attrs)->state->name;
+  kva_value_replace_all_uses(read, v);
+  kva_node_remove(n);
+  return KVA_OK;
+}
+
+kva_status kva_set_narrow(kva_module *m, kva_state *state, const kva_tensor_data *data) {
+  return replace_reads(m, state, widen_read, &(widening){m, data});
 }
 
 static kva_status set_state(source *s, kva_state *state, bool *removed) {

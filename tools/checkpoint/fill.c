@@ -1,6 +1,6 @@
 /* Parameters from tensors, and back. A tensor is rows of blocks. Panels of rows are decoded one after the other on each
  * thread, and stored where the parameter has them. */
-#include "passes/quantize.h"
+#include "passes/tune.h"
 #include "tools/checkpoint/checkpoint.h"
 
 #include <ctype.h>
@@ -102,7 +102,6 @@ enum { PANEL = 64 }; /* rows */
 
 typedef struct filling {
   const kva_filling *from;
-  kva_matrix m;
   kva_dtype dtype;
   void *out;
   bool failed; /* a thread had no memory */
@@ -110,7 +109,7 @@ typedef struct filling {
 
 static void decode_row(const filling *f, int64_t own, float *out) {
   const kva_packing *p = f->from->tensor->packing;
-  int64_t blocks = f->m.columns / p->elements;
+  int64_t blocks = f->from->matrix.columns / p->elements;
   p->decode(f->from->tensor->data + kva_tensor_row(f->from->row, own) * blocks * p->bytes, blocks, out);
 }
 
@@ -122,32 +121,34 @@ static void put(const filling *f, int64_t at, float v) {
 }
 
 static void put_rows(const filling *f, int64_t first, int64_t n, const float *panel) {
-  for (int64_t k = 0; k < n * f->m.columns; k++) put(f, first * f->m.columns + k, panel[k]);
+  for (int64_t k = 0; k < n * f->from->matrix.columns; k++) put(f, first * f->from->matrix.columns + k, panel[k]);
 }
 
 static void put_transposed(const filling *f, int64_t first, int64_t n, const float *panel) {
-  for (int64_t c = 0; c < f->m.columns; c++)
-    for (int64_t k = 0; k < n; k++) put(f, c * f->m.rows + first + k, panel[k * f->m.columns + c]);
+  for (int64_t c = 0; c < f->from->matrix.columns; c++)
+    for (int64_t k = 0; k < n; k++)
+      put(f, c * f->from->matrix.rows + first + k, panel[k * f->from->matrix.columns + c]);
 }
 
 static void put_norms(const filling *f, int64_t first, int64_t n, const float *panel) {
   for (int64_t k = 0; k < n; k++) {
     double sum = 0;
-    for (int64_t c = 0; c < f->m.columns; c++) sum += (double)panel[k * f->m.columns + c] * panel[k * f->m.columns + c];
+    for (int64_t c = 0; c < f->from->matrix.columns; c++)
+      sum += (double)panel[k * f->from->matrix.columns + c] * panel[k * f->from->matrix.columns + c];
     put(f, first + k, (float)sqrt(sum));
   }
 }
 
 static void fill_panels(void *user, int64_t begin, int64_t end) {
   filling *f = user;
-  float *panel = malloc((size_t)(PANEL * f->m.columns + 1) * sizeof *panel);
+  float *panel = malloc((size_t)(PANEL * f->from->matrix.columns + 1) * sizeof *panel);
   if (!panel) {
     f->failed = true;
     return;
   }
-  for (int64_t first = begin * PANEL; first < end * PANEL && first < f->m.rows; first += PANEL) {
-    int64_t n = f->m.rows - first < PANEL ? f->m.rows - first : PANEL;
-    for (int64_t k = 0; k < n; k++) decode_row(f, first + k, panel + k * f->m.columns);
+  for (int64_t first = begin * PANEL; first < end * PANEL && first < f->from->matrix.rows; first += PANEL) {
+    int64_t n = f->from->matrix.rows - first < PANEL ? f->from->matrix.rows - first : PANEL;
+    for (int64_t k = 0; k < n; k++) decode_row(f, first + k, panel + k * f->from->matrix.columns);
     switch (f->from->row->kind) {
     case KVA_NAMING_TRANSPOSED: put_transposed(f, first, n, panel); break;
     case KVA_NAMING_ROW_NORMS: put_norms(f, first, n, panel); break;
@@ -165,17 +166,15 @@ static kva_status fill_state(kva_module *m, const kva_filling *from, kva_pool *p
     KVA_ASSERT(kva_expr_is_const(s->type->dims[d], &dims[d]));
     elements *= dims[d];
   }
-  *data = (kva_tensor_data){.dtype = from->narrow ? from->tensor->packing->dtype : s->type->dtype,
-                            .rank = s->type->rank,
-                            .dims = dims,
-                            .spare = true};
+  *data = (kva_tensor_data){
+      .dtype = from->narrow ? from->tensor->packing->dtype : s->type->dtype, .rank = s->type->rank, .dims = dims};
   if (!kva_dtype_bytes(data->dtype, elements, &data->bytes))
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "parameter '%s' is too large to address", s->name);
-  filling f = {from, from->matrix, data->dtype, kva_arena_alloc(m->arena, (size_t)data->bytes + 1), false};
-  kva_pool_run(pool, (f.m.rows + PANEL - 1) / PANEL, fill_panels, &f);
+  filling f = {from, data->dtype, kva_arena_alloc(m->arena, (size_t)data->bytes + 1), false};
+  kva_pool_run(pool, (from->matrix.rows + PANEL - 1) / PANEL, fill_panels, &f);
   if (f.failed) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to read parameter '%s'", s->name);
   data->data = f.out;
-  if (from->narrow) return kva_widen_reads(m, s, data);
+  if (from->narrow) return kva_set_narrow(m, s, data);
   s->init = KVA_INIT_DATA;
   s->data = data;
   s->of = NULL;

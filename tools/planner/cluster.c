@@ -43,7 +43,7 @@ static const kva_gpu_kind gpus[] = {
      .nvlink = 900e9,
      .network = 50e9},
 };
-enum { N_GPUS = sizeof gpus / sizeof *gpus };
+enum { N_GPUS = sizeof gpus / sizeof *gpus, MOST = 1 << 16 /* GPUs, as processes of --mesh */ };
 
 /* Seconds of a message, by the model that NCCL chooses its algorithms with: hwLat in src/graph/tuning.cc, a ring with
  * protocol Simple. */
@@ -63,7 +63,6 @@ static kva_status unknown_gpu(const char *text, kva_diag *diag) {
 
 /* "x16" at *at, behind which *at is then. */
 static bool take_count(const char **at, int64_t *out) {
-  enum { MOST = 1 << 16 };
   char *end;
   if (**at != 'x' || (*at)[1] < '1' || (*at)[1] > '9') return false;
   *out = strtoll(*at + 1, &end, 10);
@@ -72,7 +71,6 @@ static bool take_count(const char **at, int64_t *out) {
 }
 
 kva_status kva_cluster_named(const char *text, kva_diag *diag, kva_cluster *out) {
-  enum { MOST = 1 << 16 }; /* as of --mesh */
   size_t len = strcspn(text, "x");
   *out = (kva_cluster){0};
   for (int i = 0; i < N_GPUS; i++)

@@ -68,6 +68,14 @@ typedef struct kva_kept {
   LLVMValueRef value; /* in its storage type */
 } kva_kept;
 
+/* The columns of a block that was loaded transposed: llvm_transpose.c */
+enum { KVA_MAX_COLUMNS = 16 };
+typedef struct kva_columns {
+  const kva_kinstr *load;
+  uint32_t next; /* round of the UNROLL loop */
+  LLVMValueRef values[KVA_MAX_COLUMNS];
+} kva_columns;
+
 /* Emission of one kernel. */
 /* Terms of shape symbols of a long sum, by sign (llvm_index.c); NULL: none. */
 typedef struct kva_shape_sum {
@@ -91,6 +99,7 @@ typedef struct kva_emit {
   KVA_VEC(kva_binding) bindings;
   KVA_VEC(kva_shape_sum) shape_sums;
   kva_lanes lanes;
+  KVA_VEC(kva_columns) columns; /* of the UNROLL loops around */
   /* GPU */
   LLVMValueRef thread;   /* i64: number within the block */
   unsigned subgroup;     /* threads that run the code being emitted together; 1: each thread on its own */
@@ -177,8 +186,17 @@ void kva_ll_store(kva_emit *e, const kva_kinstr *i);
 
 /* Consecutive elements from `index` (i64) on, those of the mask alone. */
 LLVMValueRef kva_ll_masked_vector(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index, LLVMValueRef mask);
+/* The vector of consecutive elements of the buffer of i from `index` (i64) on, as plain as the load of i. */
+LLVMValueRef kva_ll_vector_at(kva_emit *e, const kva_kinstr *i, LLVMValueRef index);
 /* Emits the load of i before conversion: one unpredicated access for all lanes. */
 LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
+
+/* ---- llvm_transpose.c -------------------------------------------------------------------------------------------- */
+
+/* Loads ahead what the UNROLL loop l reads of blocks, and pushes their columns to e->columns. */
+void kva_ll_load_blocks(kva_emit *e, const kva_kloop *l);
+/* The value of `load`, as stored, in the next round of its UNROLL loop; NULL: it reads no block. */
+LLVMValueRef kva_ll_next_column(kva_emit *e, const kva_kinstr *load);
 
 /* ---- llvm_keep.c: elements in registers -------------------------------------------------------------------------- */
 

@@ -276,7 +276,10 @@ static void close_loop(loop_state *s) {
 static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
   KVA_ASSERT(kva_expr_is(l->extent, extent));
   loop_state s = open_loop(e, l, 1);
+  uint32_t outside = e->columns.len;
+  kva_ll_load_blocks(e, l);
   for (int64_t i = 0; i < extent; i++) emit_body(&s, kva_ll_i64(e, i), 0);
+  e->columns.len = outside;
   close_loop(&s);
 }
 

@@ -254,6 +254,11 @@ static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred)
   return phi;
 }
 
+LLVMValueRef kva_ll_vector_at(kva_emit *e, const kva_kinstr *i, LLVMValueRef index) {
+  LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
+  return plain_load(e, i, type, address(e, i->buf, index, true));
+}
+
 LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i) {
   switch (reach_of(e, i)) {
   case UNIFORM: return load_scalar(e, i, NULL);
@@ -286,6 +291,8 @@ static LLVMValueRef load_kept(kva_emit *e, const kva_kinstr *i) {
 }
 
 LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef column = kva_ll_next_column(e, i);
+  if (column) return kva_ll_from_storage(e, i->buf->dtype, column);
   if (kva_ll_may_keep(e, i)) return load_kept(e, i);
   LLVMValueRef pred = i->n_args ? kva_ll_use(e, i->args[0]) : NULL;
   bool branch = kva_ll_is_gpu(e) && pred && !kva_ll_is_vector(pred);

@@ -40,6 +40,18 @@ typedef struct choice_row {
   {                                                                                        \
     .op = KVA_OP_attention, .in = { {"2,4," t "," d}, {"2,4," t "," d}, {"2,4," t "," d} } \
   }
+#define ONE_QUERY(q, pages)                                     \
+  {                                                             \
+    .op = KVA_OP_attention_cached, .attrs = "causal=1", .in = { \
+      {"B=2," q},                                               \
+      {pages},                                                  \
+      {pages},                                                  \
+      {"-"},                                                    \
+      {"-"},                                                    \
+      {"B", .dtype = KVA_I64},                                  \
+      {"B,2", .dtype = KVA_I32}                                 \
+    }                                                           \
+  }
 #define SCAN(axis, x)                                         \
   {                                                           \
     .op = KVA_OP_cumsum, .attrs = "axis=" axis, .in = { {x} } \
@@ -80,6 +92,11 @@ static const choice_row rows[] = {
   {&sm_80, KVA_F32, CONV("", "2,16,20,20", "32,16,3,3"), "simt", "wgmma: no warpgroup mma"},
   {&sm_80, KVA_F32, CONV("", "2,16,20,20", "4,16,3,3"), "elements", "wgmma: few rows"},
   {&cpu, KVA_F32, ATTENTION("200", "64"), "query_tiles", NULL},
+  {&cpu, KVA_F32, ONE_QUERY("8,1,64", "6,2,64,64"), "one_query", NULL},
+  {&cpu, KVA_F32, ONE_QUERY("8,2,64", "6,2,64,64"), "query_tiles", "one_query: more than one query"},
+  {&cpu, KVA_F32, ONE_QUERY("8,1,64", "6,1,64,64"), "query_tiles", "one_query: more than 4 heads for a key head"},
+  {&cpu, KVA_F32, ONE_QUERY("8,1,60", "6,2,64,60"), "query_tiles", "one_query: heads that are no whole vectors"},
+  {&cpu, KVA_F16, ONE_QUERY("8,1,64", "6,2,64,64"), "query_tiles", "one_query: not of 32 bits"},
   {&sm_80, KVA_BF16, ATTENTION("200", "64"), "flash", "hopper: no warpgroup mma"},
   {&sm_90a, KVA_BF16, ATTENTION("200", "64"), "hopper", NULL},
   {&sm_90a, KVA_BF16, ATTENTION("50", "64"), "flash", "hopper: few rows"},

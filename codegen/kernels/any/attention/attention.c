@@ -19,39 +19,13 @@ static const kva_expr *num(const kva_query_tile *s, int64_t v) {
 
 /* ---- walking the far axis ---------------------------------------------------------------------------------------- */
 
-/* Loop over blocks of far positions [begin, end): begin rounded down to a block. */
-typedef struct far_loop {
-  kva_kloop *loop;
-  const kva_expr *first; /* position of the block */
-} far_loop;
-
-static far_loop far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end) {
-  kva_expr_ctx *c = s->kb->exprs;
-  const kva_expr *block = num(s, s->block), *skipped = kva_expr_div(c, begin, block);
-  const kva_expr *n = kva_expr_max(c, num(s, 0), kva_expr_sub(c, kva_expr_ceildiv(c, end, block), skipped));
-  far_loop f = {.loop = kva_k_loop_begin(s->kb, KVA_K_SERIAL, n, "block")};
-  f.first = kva_expr_muli(c, kva_expr_add(c, skipped, f.loop->var), s->block);
-  return f;
-}
-
-/* Keys that some query of the query tile may see. */
-static far_loop keys_begin(const kva_query_tile *s) {
-  kva_expr_ctx *c = s->kb->exprs;
-  const kva_attention_attrs *a = &s->a.attrs;
-  const kva_expr *position = kva_expr_add(c, kva_query_tile_place(s, s->h, s->first).t, s->a.offset);
-  const kva_expr *begin = num(s, 0), *end = s->far_extent;
-  if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->grouped ? 1 : s->width));
-  if (a->window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, position, 1 - a->window));
-  return far_begin(s, begin, end);
-}
-
 /* Queries that may see some key of the query_tile. */
-static far_loop queries_begin(const kva_query_tile *s) {
+static kva_far_loop queries_begin(const kva_query_tile *s) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_expr *begin = num(s, 0);
   if (s->a.attrs.causal || s->a.attrs.window > 0)
     begin = kva_expr_max(c, begin, kva_expr_sub(c, s->first, s->a.offset));
-  return far_begin(s, begin, s->a.T);
+  return kva_query_tile_far_begin(s, begin, s->a.T);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -70,18 +44,12 @@ static void score_and_max(const kva_query_tile *s, const kva_expr *r, const kva_
   kva_k_store(s->kb, f->next_max, lane, kva_k_select(s->kb, kva_k2(s->kb, KVA_K_lt, max, x), x, max));
 }
 
-/* A lane that has seen nothing has maximum -inf; differences use 0 instead, so its exponentials are 0. */
-static kva_kval finite_max(const kva_query_tile *s, kva_kval max) {
-  kva_kval none = kva_k2(s->kb, KVA_K_eq, max, kva_query_tile_const(s, -INFINITY));
-  return kva_k_select(s->kb, none, kva_query_tile_const(s, 0), max);
-}
-
 static void rescale_sum(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
   (void)r;
   const forward *f = user;
   kva_kb *kb = s->kb;
   kva_kval next = kva_k_load(kb, f->next_max, lane);
-  kva_kval change = kva_k2(kb, KVA_K_sub, kva_k_load(kb, f->max, lane), finite_max(s, next));
+  kva_kval change = kva_k2(kb, KVA_K_sub, kva_k_load(kb, f->max, lane), kva_query_tile_finite_max(s, next));
   kva_kval factor = kva_k1(kb, KVA_K_exp, change);
   kva_k_store(kb, f->rescale, lane, factor);
   kva_k_store(kb, f->max, lane, next);
@@ -92,7 +60,7 @@ static void exponentials(const kva_query_tile *s, const kva_expr *r, const kva_e
   const forward *f = user;
   kva_kb *kb = s->kb;
   const kva_expr *at = kva_query_tile_at(s, r, lane);
-  kva_kval max = finite_max(s, kva_k_load(kb, f->max, lane));
+  kva_kval max = kva_query_tile_finite_max(s, kva_k_load(kb, f->max, lane));
   kva_kval p = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, kva_k_load(kb, f->p, at), max));
   kva_k_store(kb, f->p, at, p);
   kva_k_store(kb, f->sum, lane, kva_k2(kb, KVA_K_add, kva_k_load(kb, f->sum, lane), p));
@@ -152,7 +120,7 @@ void kva_attention_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile_fill(&s, f.y, s.a.D_v, 0);
   kva_query_tile_fill(&s, f.sum, 1, 0);
   kva_query_tile_fill(&s, f.max, 1, -INFINITY);
-  far_loop keys = keys_begin(&s);
+  kva_far_loop keys = kva_query_tile_keys_begin(&s);
   f.key0 = keys.first;
   kva_query_tile_turn_page(&s, f.key0);
   kva_query_tile_multiply(&s, &(kva_query_tile_product){.out = f.p,
@@ -254,7 +222,7 @@ void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile_fill(&s, b.delta, 1, 0);
   load_query_rows(&s, &b, s.first, s.width);
   kva_query_tile_fill(&s, dq, s.a.D, 0);
-  far_loop keys = keys_begin(&s);
+  kva_far_loop keys = kva_query_tile_keys_begin(&s);
   b.far0 = keys.first;
   kva_query_tile_product scores = {.out = b.p,
                                    .in = q,
@@ -291,7 +259,7 @@ void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
 }
 
 static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kbuf *dk, kva_kbuf *dv) {
-  far_loop queries = queries_begin(s);
+  kva_far_loop queries = queries_begin(s);
   b->far0 = queries.first;
   load_query_rows(s, b, b->far0, s->block);
   kva_query_tile_product scores = {.out = b->p,

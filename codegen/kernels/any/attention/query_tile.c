@@ -30,12 +30,11 @@ static void start_at_position(kva_query_tile *s) {
   s->far_extent = kva_expr_min(c, s->a.S, plus(s, s->a.offset, s->a.T));
 }
 
-/* One query for each of several heads that share keys. On a GPU heads are items of their own, which are threads. */
+/* One query for each of the heads that share keys. On a GPU heads are items of their own, which are threads. */
 static bool is_grouped(const kva_query_tile *s) {
-  int64_t group;
   bool forward = kva_is(s->a.n, KVA_OP_attention) || kva_is(s->a.n, KVA_OP_attention_cached);
   return forward && s->l->target->kind == KVA_TARGET_CPU && kva_expr_is(s->a.T, 1) &&
-         kva_expr_is_const(s->a.group, &group) && group > 1;
+         kva_expr_is_const(s->a.group, NULL);
 }
 
 kva_query_place kva_query_tile_place(const kva_query_tile *s, const kva_expr *head, const kva_expr *q) {
@@ -63,6 +62,25 @@ kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node 
   s->acc = kva_k_local(l->kb, "acc", s->t, s->rows * s->width);
   if (kva_is(n, KVA_OP_attention_cached)) start_at_position(s);
   return g;
+}
+
+kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *block = num(s, s->block), *skipped = kva_expr_div(c, begin, block);
+  const kva_expr *n = kva_expr_max(c, num(s, 0), kva_expr_sub(c, kva_expr_ceildiv(c, end, block), skipped));
+  kva_far_loop f = {.loop = kva_k_loop_begin(s->kb, KVA_K_SERIAL, n, "block")};
+  f.first = kva_expr_muli(c, plus(s, skipped, f.loop->var), s->block);
+  return f;
+}
+
+kva_far_loop kva_query_tile_keys_begin(const kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_attention_attrs *a = &s->a.attrs;
+  const kva_expr *position = plus(s, kva_query_tile_place(s, s->h, s->first).t, s->a.offset);
+  const kva_expr *begin = num(s, 0), *end = s->far_extent;
+  if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->grouped ? 1 : s->width));
+  if (a->window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, position, 1 - a->window));
+  return kva_query_tile_far_begin(s, begin, end);
 }
 
 /* Pages are whole blocks (attention.c). A block that begins inside of the table has a page; numbers of pages are data
@@ -115,13 +133,18 @@ static kva_kval element(const kva_query_tile *s, uint32_t operand, const kva_exp
   return kva_k_convert(s->kb, v, s->t);
 }
 
-/* Of the tensor along the far axis. */
-static kva_kval far_element(const kva_query_tile *s, uint32_t operand, const kva_expr *head, const kva_expr *at,
+kva_kval kva_query_tile_far(const kva_query_tile *s, uint32_t operand, const kva_expr *head, const kva_expr *at,
                             const kva_expr *d) {
   if (!s->page) return element(s, operand, head, at, d);
   const kva_expr *row = kva_expr_sub(s->kb->exprs, at, s->page_first);
   kva_kval v = s->l->operand(s->l, s->a.n, operand, (const kva_expr *[]){s->page, head, row, d});
   return kva_k_convert(s->kb, v, s->t);
+}
+
+const kva_expr *kva_query_tile_clamp_far(const kva_query_tile *s, const kva_expr *at) {
+  kva_expr_ctx *c = s->kb->exprs;
+  kva_dim extent = s->far_extent;
+  return kva_expr_provably_less(c, at, extent) ? at : kva_expr_min(c, at, kva_expr_addi(c, extent, -1));
 }
 
 /* Mask of the query tile's lanes inside the edge. */
@@ -191,16 +214,11 @@ static void finish_tile(const kva_query_tile *s, const tile *t, const kva_expr *
   kva_k_store(s->kb, t->p->out, kva_query_tile_at(s, plus(s, t->first_row, r), lane), v);
 }
 
-static const kva_expr *clamp_far(const kva_query_tile *s, const kva_expr *at, kva_dim extent) {
-  kva_expr_ctx *c = s->kb->exprs;
-  return kva_expr_provably_less(c, at, extent) ? at : kva_expr_min(c, at, kva_expr_addi(c, extent, -1));
-}
-
 static void multiply_add(const kva_query_tile *s, const tile *t, const kva_expr *r, const kva_expr *lane) {
   const kva_query_tile_product *p = t->p;
   const kva_expr *row = plus(s, t->first_row, r);
-  const kva_expr *at = clamp_far(s, plus(s, p->far, p->by_row ? row : t->k), s->far_extent);
-  kva_kval x = far_element(s, p->operand, p->head, at, p->by_row ? t->k : row);
+  const kva_expr *at = kva_query_tile_clamp_far(s, plus(s, p->far, p->by_row ? row : t->k));
+  kva_kval x = kva_query_tile_far(s, p->operand, p->head, at, p->by_row ? t->k : row);
   kva_kval y = kva_k_load(s->kb, p->in, kva_query_tile_at(s, t->k, lane));
   kva_kval acc = kva_k_load(s->kb, s->acc, kva_query_tile_at(s, r, lane));
   kva_k_store(s->kb, s->acc, kva_query_tile_at(s, r, lane), kva_k_op(s->kb, KVA_K_fma, x, y, acc));
@@ -276,6 +294,11 @@ kva_kval kva_query_tile_score(const kva_query_tile *s, const kva_expr *q, const 
   if (kva_operand(s->a.n, KVA_ATTENTION_SLOPES)) x = add_alibi(s, q, kva_expr_sub(kb->exprs, position, key), x);
   if (kva_operand(s->a.n, KVA_ATTENTION_MASK)) x = add_mask(s, q, key, x);
   return kva_k_select(kb, visible(s, position, key), x, kva_query_tile_const(s, -INFINITY));
+}
+
+kva_kval kva_query_tile_finite_max(const kva_query_tile *s, kva_kval max) {
+  kva_kval none = kva_k2(s->kb, KVA_K_eq, max, kva_query_tile_const(s, -INFINITY));
+  return kva_k_select(s->kb, none, kva_query_tile_const(s, 0), max);
 }
 
 kva_kval kva_query_tile_delta(const kva_query_tile *s, const kva_expr *q) {

@@ -43,6 +43,15 @@ kva_query_place kva_query_tile_place(const kva_query_tile *s, const kva_expr *he
 kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
                                 bool kv_heads);
 
+/* The loop over blocks of far positions [begin, end), with begin rounded down to a block. */
+typedef struct kva_far_loop {
+  kva_kloop *loop;
+  const kva_expr *first; /* position of the block */
+} kva_far_loop;
+kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end);
+/* The one over the keys that some query of the tile may see. */
+kva_far_loop kva_query_tile_keys_begin(const kva_query_tile *s);
+
 /* Looks up the page of the block of keys at position `far`. */
 void kva_query_tile_turn_page(kva_query_tile *s, const kva_expr *far);
 
@@ -62,6 +71,12 @@ void kva_query_tile_pack(const kva_query_tile *s, kva_kbuf *m, uint32_t operand,
 void kva_query_tile_unpack(const kva_query_tile *s, kva_kbuf *m, uint32_t result, const kva_expr *head,
                            int64_t channels, double factor, kva_kbuf *scale);
 
+/* operand[b, head, at, d] of the tensor along the far axis, in its page where it has pages. */
+kva_kval kva_query_tile_far(const kva_query_tile *s, uint32_t operand, const kva_expr *head, const kva_expr *at,
+                            const kva_expr *d);
+/* A position of the far axis, at most the last one. */
+const kva_expr *kva_query_tile_clamp_far(const kva_query_tile *s, const kva_expr *at);
+
 /* One matrix product: out[r][lane] (+)= sum_{k < depth} operand(r, k) * in[k][lane], where operand(r, k) is element
  * [b, head, far + r, k] (by_row) or [b, head, far + k, r] of `operand`; positions past the far edge read the last one.
  */
@@ -80,6 +95,8 @@ void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_produ
  * NULL): derivative of the soft cap, NULL if there is none. */
 kva_kval kva_query_tile_score(const kva_query_tile *s, const kva_expr *q, const kva_expr *key, kva_kval dot,
                               kva_kval *out_cap);
+/* A query that has seen nothing has maximum -inf; differences use 0 instead, so its exponentials are 0. */
+kva_kval kva_query_tile_finite_max(const kva_query_tile *s, kva_kval max);
 /* dy_q . y_q; q inside the edge. */
 kva_kval kva_query_tile_delta(const kva_query_tile *s, const kva_expr *q);
 

@@ -1,0 +1,222 @@
+/* Attention of one query, as in decoding: there are no other queries for the lanes of a query tile, so keys and
+ * channels lie across them. An item takes the heads that share keys, block by block:
+ *
+ *   s[key] = sum_d K[key][d] q[d]     keys across lanes; K is read in blocks that loads transpose (llvm_transpose.c)
+ *   p = exp(s - max)                  keys across lanes
+ *   sum += p                          key by key
+ *   y[d] += p[key] V[key][d]          channels across lanes, key by key
+ *
+ * Each number is rounded as any/attention/attention.c rounds it: sums run over the same elements in the same order. So
+ * a token that is decoded has the bits that it has in a prompt. */
+#include "codegen/kernels/any/attention/query_tile.h"
+
+#include <math.h>
+
+enum { MAX_GROUP = 4 }; /* heads whose scores of a block fit in registers beside the block of keys */
+
+typedef struct one_query {
+  kva_query_tile s;
+  int64_t group, lanes;
+  kva_kbuf *q, *p, *y, *max, *sum; /* [group][D], [group][block], [group][D_v], [group], [group] */
+  kva_kbuf *scores, *part;         /* registers: [group][block]; [D_v] */
+  const kva_expr *key0;
+} one_query;
+
+static const kva_expr *num(const one_query *o, int64_t v) {
+  return kva_expr_const(o->s.kb->exprs, v);
+}
+static const kva_expr *plus(const one_query *o, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(o->s.kb->exprs, a, b);
+}
+/* Element k of row g of n elements. */
+static const kva_expr *at(const one_query *o, const kva_expr *g, int64_t n, const kva_expr *k) {
+  return plus(o, kva_expr_muli(o->s.kb->exprs, g, n), k);
+}
+
+static kva_kloop *loop(const one_query *o, kva_kloop_kind kind, int64_t extent, const char *name) {
+  return kva_k_loop_begin(o->s.kb, kind, num(o, extent), name);
+}
+
+const char *kva_cpu_one_query_refuses(kva_lower *l, const kva_node *n) {
+  kva_attention a = kva_attention_get(n, l->kb->exprs);
+  int64_t group;
+  const char *pages = kva_attention_cached_refuses(l, n);
+  if (pages) return pages;
+  if (!a.page_rows) return "keys that are not in pages";
+  if (!kva_expr_is(a.T, 1)) return "more than one query";
+  if (!kva_expr_is_const(a.group, &group) || group > MAX_GROUP) return "more than 4 heads for a key head";
+  if (kva_operand_type(n, KVA_ATTENTION_Q)->dtype != KVA_F32 || kva_operand_type(n, KVA_ATTENTION_K)->dtype != KVA_F32)
+    return "not of 32 bits";
+  return a.D % kva_target_lanes(l->target, KVA_F32) ? "heads that are no whole vectors" : NULL;
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* The loop over g is code: an index that is no constant would keep scores out of registers. */
+static void each_score(const one_query *o, void (*body)(const one_query *o, const kva_expr *at)) {
+  for (int64_t g = 0; g < o->group; g++) {
+    kva_kloop *r = loop(o, KVA_K_VECTOR, o->s.block, "r");
+    body(o, at(o, num(o, g), o->s.block, r->var));
+    kva_k_loop_end(o->s.kb, r);
+  }
+}
+
+static void clear_score(const one_query *o, const kva_expr *at) {
+  kva_k_store(o->s.kb, o->scores, at, kva_query_tile_const(&o->s, 0));
+}
+
+static void keep_score(const one_query *o, const kva_expr *at) {
+  kva_k_store(o->s.kb, o->p, at, kva_k_load(o->s.kb, o->scores, at));
+}
+
+/* What a block holds behind the last key is read, too, and no query sees it: pages are whole blocks. */
+static void add_channel(const one_query *o, const kva_expr *r, const kva_expr *d) {
+  const kva_query_tile *s = &o->s;
+  kva_kval key = kva_query_tile_far(s, KVA_ATTENTION_K, s->h_kv, plus(o, o->key0, r), d);
+  for (int64_t g = 0; g < o->group; g++) {
+    const kva_expr *head = num(o, g), *score = at(o, head, s->block, r);
+    kva_kval q = kva_k_load(s->kb, o->q, at(o, head, s->a.D, d));
+    kva_k_store(s->kb, o->scores, score, kva_k_op(s->kb, KVA_K_fma, key, q, kva_k_load(s->kb, o->scores, score)));
+  }
+}
+
+static void multiply_keys(const one_query *o) {
+  kva_kb *kb = o->s.kb;
+  each_score(o, clear_score);
+  kva_kloop *d0 = loop(o, KVA_K_SERIAL, o->s.a.D / o->lanes, "d0");
+  kva_kloop *r = loop(o, KVA_K_VECTOR, o->s.block, "r");
+  kva_kloop *d = loop(o, KVA_K_UNROLL, o->lanes, "d");
+  add_channel(o, r->var, at(o, d0->var, o->lanes, d->var));
+  kva_k_loop_end(kb, d);
+  kva_k_loop_end(kb, r);
+  kva_k_loop_end(kb, d0);
+  each_score(o, keep_score);
+}
+
+/* The maximum of what the query saw before and of this block, in which p becomes the scores. */
+static kva_kval mask_scores(const one_query *o, const kva_expr *g) {
+  const kva_query_tile *s = &o->s;
+  kva_kval before = kva_k_load(s->kb, o->max, g);
+  kva_kloop *r = loop(o, KVA_K_VECTOR, s->block, "r");
+  const kva_expr *p = at(o, g, s->block, r->var);
+  kva_kval x = kva_query_tile_score(s, g, plus(o, o->key0, r->var), kva_k_load(s->kb, o->p, p), NULL);
+  kva_k_store(s->kb, o->p, p, x);
+  kva_kval max = kva_k_reduce(s->kb, r, KVA_COMBINE_MAX, before, x);
+  kva_k_loop_end(s->kb, r);
+  return max;
+}
+
+/* ---- softmax and values ------------------------------------------------------------------------------------------ */
+
+static void exponentials(const one_query *o, const kva_expr *g, kva_kval max) {
+  kva_kb *kb = o->s.kb;
+  kva_kloop *r = loop(o, KVA_K_VECTOR, o->s.block, "r");
+  const kva_expr *p = at(o, g, o->s.block, r->var);
+  kva_k_store(kb, o->p, p, kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, kva_k_load(kb, o->p, p), max)));
+  kva_k_loop_end(kb, r);
+}
+
+static kva_kval sum_of(const one_query *o, const kva_expr *g, kva_kval before) {
+  kva_kb *kb = o->s.kb;
+  kva_kloop *k = loop(o, KVA_K_SERIAL, o->s.block, "k");
+  k->strict_order = true;
+  kva_kval p = kva_k_load(kb, o->p, at(o, g, o->s.block, k->var));
+  kva_kval sum = kva_k_reduce(kb, k, KVA_COMBINE_ADD, before, p);
+  kva_k_loop_end(kb, k);
+  return sum;
+}
+
+/* to[d] = factor * from[d] for the channels of the values. */
+static void scale(const one_query *o, kva_kbuf *from, const kva_expr *from_row, kva_kbuf *to, const kva_expr *to_row,
+                  kva_kval factor) {
+  kva_kb *kb = o->s.kb;
+  int64_t n = o->s.a.D_v;
+  kva_kloop *d = loop(o, KVA_K_VECTOR, n, "d");
+  kva_kval v = kva_k_load(kb, from, at(o, from_row, n, d->var));
+  kva_k_store(kb, to, at(o, to_row, n, d->var), factor ? kva_k2(kb, KVA_K_mul, v, factor) : v);
+  kva_k_loop_end(kb, d);
+}
+
+static void multiply_values(const one_query *o, const kva_expr *g, kva_kval rescale) {
+  const kva_query_tile *s = &o->s;
+  scale(o, o->y, g, o->part, num(o, 0), rescale);
+  kva_kloop *k = loop(o, KVA_K_SERIAL, s->block, "k");
+  kva_kval p = kva_k_load(s->kb, o->p, at(o, g, s->block, k->var));
+  const kva_expr *key = kva_query_tile_clamp_far(s, plus(o, o->key0, k->var));
+  kva_kloop *d = loop(o, KVA_K_VECTOR, s->a.D_v, "d");
+  kva_kval v = kva_query_tile_far(s, KVA_ATTENTION_V, s->h_kv, key, d->var);
+  kva_k_store(s->kb, o->part, d->var, kva_k_op(s->kb, KVA_K_fma, v, p, kva_k_load(s->kb, o->part, d->var)));
+  kva_k_loop_end(s->kb, d);
+  kva_k_loop_end(s->kb, k);
+  scale(o, o->part, num(o, 0), o->y, g, NULL);
+}
+
+static void add_block(const one_query *o, const kva_expr *g) {
+  kva_kb *kb = o->s.kb;
+  kva_kval before = kva_k_load(kb, o->max, g), max = mask_scores(o, g), finite = kva_query_tile_finite_max(&o->s, max);
+  kva_kval rescale = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, before, finite));
+  kva_k_store(kb, o->max, g, max);
+  exponentials(o, g, finite);
+  kva_k_store(kb, o->sum, g, sum_of(o, g, kva_k2(kb, KVA_K_mul, kva_k_load(kb, o->sum, g), rescale)));
+  multiply_values(o, g, rescale);
+}
+
+/* ---- the item ---------------------------------------------------------------------------------------------------- */
+
+static void start(const one_query *o, const kva_expr *g) {
+  const kva_query_tile *s = &o->s;
+  kva_kloop *d = loop(o, KVA_K_VECTOR, s->a.D, "d");
+  const kva_expr *idx[4] = {s->b, kva_query_tile_place(s, NULL, g).head, num(o, 0), d->var};
+  kva_kval q = kva_k2(s->kb, KVA_K_mul, s->l->operand(s->l, s->a.n, KVA_ATTENTION_Q, idx),
+                      kva_query_tile_const(s, s->a.attrs.scale));
+  kva_k_store(s->kb, o->q, at(o, g, s->a.D, d->var), q);
+  kva_k_loop_end(s->kb, d);
+  kva_kloop *v = loop(o, KVA_K_VECTOR, s->a.D_v, "d");
+  kva_k_store(s->kb, o->y, at(o, g, s->a.D_v, v->var), kva_query_tile_const(s, 0));
+  kva_k_loop_end(s->kb, v);
+  kva_k_store(s->kb, o->max, g, kva_query_tile_const(s, -INFINITY));
+  kva_k_store(s->kb, o->sum, g, kva_query_tile_const(s, 0));
+}
+
+/* y / sum; 0 for a query that saw nothing. */
+static void finish(const one_query *o, const kva_expr *g) {
+  const kva_query_tile *s = &o->s;
+  kva_kval sum = kva_k_load(s->kb, o->sum, g), zero = kva_query_tile_const(s, 0);
+  kva_kval inverse = kva_k2(s->kb, KVA_K_div, kva_query_tile_const(s, 1), sum);
+  inverse = kva_k_select(s->kb, kva_k2(s->kb, KVA_K_eq, sum, zero), zero, inverse);
+  kva_kloop *d = loop(o, KVA_K_VECTOR, s->a.D_v, "d");
+  const kva_expr *idx[4] = {s->b, kva_query_tile_place(s, NULL, g).head, num(o, 0), d->var};
+  kva_kval y = kva_k_load(s->kb, o->y, at(o, g, s->a.D_v, d->var));
+  s->l->store(s->l, s->a.n, 0, idx, kva_k2(s->kb, KVA_K_mul, y, inverse));
+  kva_k_loop_end(s->kb, d);
+}
+
+static void each_head(const one_query *o, void (*body)(const one_query *o, const kva_expr *g)) {
+  kva_kloop *g = loop(o, KVA_K_SERIAL, o->group, "g");
+  body(o, g->var);
+  kva_k_loop_end(o->s.kb, g);
+}
+
+static kva_kbuf *local(const one_query *o, const char *name, int64_t extent) {
+  return kva_k_local(o->s.kb, name, o->s.t, extent);
+}
+
+void kva_cpu_one_query_emit(kva_lower *l, const kva_node *n) {
+  one_query o = {.lanes = kva_target_lanes(l->target, KVA_F32)};
+  const kva_type *q_type = kva_operand_type(n, KVA_ATTENTION_Q);
+  kva_kloop *item = kva_query_tile_begin(&o.s, l, n, q_type->dims[2], q_type->dims[1], false);
+  kva_expr_is_const(o.s.a.group, &o.group);
+  o.q = local(&o, "q", o.group * o.s.a.D), o.y = local(&o, "y", o.group * o.s.a.D_v);
+  o.p = local(&o, "p", o.group * o.s.block), o.scores = local(&o, "scores", o.group * o.s.block);
+  o.max = local(&o, "max", o.group), o.sum = local(&o, "sum", o.group);
+  o.part = local(&o, "part", o.s.a.D_v);
+  each_head(&o, start);
+  kva_far_loop keys = kva_query_tile_keys_begin(&o.s);
+  o.key0 = keys.first;
+  kva_query_tile_turn_page(&o.s, o.key0);
+  multiply_keys(&o);
+  each_head(&o, add_block);
+  kva_k_loop_end(l->kb, keys.loop);
+  each_head(&o, finish);
+  kva_k_loop_end(l->kb, item);
+}

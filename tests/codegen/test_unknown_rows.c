@@ -32,6 +32,10 @@ static const char *const programs[] = {
     "main (float[M, 70] x, uint32[1, 5, 64] w, float scale) => (float[M, 64] y) {\n"
     "  q = kv.unpack <extent = 70, to = uint2> (kv.join_panels <columns = 64> (w))\n"
     "  y = kv.matmul(x, kv.dequantize(q, scale))\n}",
+    "main (float[M, 70] x, float[2, 70, 64] w) => (float[M, 100] y) {\n"
+    "  y = kv.matmul(x, kv.join_panels <columns = 100> (w))\n}",
+    "main (float[M, 70] x, float16[2, 70, 64] w) => (float[M, 128] y) {\n"
+    "  y = kv.matmul(x, kv.cast <to = float> (kv.join_panels <columns = 128> (w)))\n}",
     /* slices of several blocks, blocks of several groups */
     "main (float[M, 900] x, uint8[900, 100] q, float[8, 100] scale, uint8[8, 100] zero) => (float[M, 100] y) {\n"
     "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 128> (q, scale, zero))\n}",
@@ -90,7 +94,7 @@ static void check_program(const char *text) {
     evaluated_free(&few);
   }
   bool along_depth = strstr(text, "transpose_b") != NULL; /* few known rows are sums of lanes then */
-  for (char rows = '1'; !along_depth && rows <= '4'; rows++) check_known_rows(text, rows, &many);
+  for (char rows = '1'; !along_depth && rows <= '8'; rows++) check_known_rows(text, rows, &many);
   evaluated expected = evaluate_reference(m, m->functions.data[0], (const eval_size[]){{"M", MANY}, {NULL, 0}});
   assert_true(evaluated_equal(text, m, &expected, &many, 1e-2));
   evaluated_free(&expected);

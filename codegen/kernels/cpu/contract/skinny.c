@@ -4,6 +4,8 @@
  *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long
  *                                                               streams. Rows unrolled; groups of them in a loop
  *                                                               around j if their number is not known
+ *                        of panels, which are one stream, the sums of some rows stay in registers and memory is read
+ *                        strictly in order: twice as fast as by vectors that are a step apart
  *                        steps with a factor in common are summed up apart and added times the factor
  *   depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled in
  *                                                               registers */
@@ -11,10 +13,10 @@
 
 enum {
   WANTED_ITEMS = 8,
-  MIN_PANEL = 64,
+  MIN_PANEL = 128, /* less of a row is fetched slowly */
   MAX_PANEL = 1024,
   STREAMS = 8,      /* that hardware prefetching follows easily */
-  PANEL_STEPS = 32, /* in panels, which are one stream, for few rows: scales of a block are loaded and widened once */
+  PANEL_STEPS = 32, /* in panels, for few rows */
   ROWS_AT_ONCE = 2, /* where their number is not known */
   ACCUMULATORS = 16,
 };
@@ -29,6 +31,7 @@ typedef struct skinny {
   bool known;
   int64_t factor_block; /* kva_contract_block */
   const kva_expr *batch, *col0;
+  int64_t together; /* rows of panels whose sums registers hold */
   kva_kbuf *block, *acc;
   kva_kbuf *sums; /* that steps add to: the block, or those of steps with a factor in common */
 } skinny;
@@ -194,6 +197,89 @@ static void multiply_along_columns(const skinny *x) {
   if (!kva_expr_is(rest, 0)) add_block(x, done, rest);
 }
 
+/* ---- columns contiguous, in panels ------------------------------------------------------------------------------- */
+
+/* Rows `first` .. first + n - 1, at once. */
+typedef struct few {
+  int64_t first, n;
+} few;
+
+static const kva_expr *sum_at(const skinny *x, int64_t r, const kva_expr *j) {
+  return plus(x, num(x, r * x->panel), j);
+}
+
+static void clear_registers(const skinny *x, few rows) {
+  for (int64_t r = 0; r < rows.n; r++) {
+    kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
+    kva_k_store(x->kb, x->acc, sum_at(x, r, j->var), kva_k_const(x->kb, x->c->type, 0));
+    kva_k_loop_end(x->kb, j);
+  }
+}
+
+static void add_step_of_panel(const skinny *x, few rows, const kva_expr *k) {
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
+  kva_kval b = factor_b(x, k, plus(x, x->col0, j->var));
+  for (int64_t r = 0; r < rows.n; r++) {
+    const kva_expr *at = sum_at(x, r, j->var);
+    kva_kval a = factor_a(x, num(x, rows.first + r), k), sum = kva_k_load(x->kb, x->acc, at);
+    kva_k_store(x->kb, x->acc, at, kva_contract_multiply(x->c, a, b, sum));
+  }
+  kva_k_loop_end(x->kb, j);
+}
+
+static void add_steps_of_panel(const skinny *x, few rows, const kva_expr *k0, const kva_expr *n) {
+  const kva_expr *whole = kva_expr_div(x->e, n, num(x, x->steps));
+  kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "s");
+  const kva_expr *first = plus(x, k0, kva_expr_muli(x->e, s->var, x->steps));
+  for (int64_t u = 0; u < x->steps; u++) add_step_of_panel(x, rows, kva_expr_addi(x->e, first, u));
+  kva_k_loop_end(x->kb, s);
+  const kva_expr *done = kva_expr_muli(x->e, whole, x->steps);
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_sub(x->e, n, done), "k");
+  add_step_of_panel(x, rows, plus(x, k0, plus(x, done, k->var)));
+  kva_k_loop_end(x->kb, k);
+}
+
+/* Adds the sums of all steps, or those of a block of steps times its factor, to the rows of x->block. */
+static void add_registers(const skinny *x, few rows, const kva_expr *k0) {
+  for (int64_t r = 0; r < rows.n; r++) {
+    kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
+    const kva_expr *at = block_at(x, num(x, rows.first + r), j->var);
+    kva_kval sum = kva_k_load(x->kb, x->acc, sum_at(x, r, j->var));
+    if (x->factor_block) {
+      kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
+      kva_kval factor = x->c->b_factor(x->c, &where);
+      sum = kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at));
+    }
+    kva_k_store(x->kb, x->block, at, sum);
+    kva_k_loop_end(x->kb, j);
+  }
+}
+
+static void add_block_of_panel(const skinny *x, few rows, const kva_expr *k0, const kva_expr *n) {
+  clear_registers(x, rows);
+  add_steps_of_panel(x, rows, k0, n);
+  add_registers(x, rows, k0);
+}
+
+static void multiply_panel(const skinny *x, few rows) {
+  if (!x->factor_block) {
+    add_block_of_panel(x, rows, num(x, 0), x->c->depth);
+    return;
+  }
+  const kva_expr *steps = num(x, x->factor_block), *whole = kva_expr_div(x->e, x->c->depth, steps);
+  kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "q");
+  add_block_of_panel(x, rows, kva_expr_muli(x->e, q->var, x->factor_block), steps);
+  kva_k_loop_end(x->kb, q);
+  const kva_expr *done = kva_expr_muli(x->e, whole, x->factor_block), *rest = kva_expr_sub(x->e, x->c->depth, done);
+  if (!kva_expr_is(rest, 0)) add_block_of_panel(x, rows, done, rest);
+}
+
+static void multiply_panels(const skinny *x) {
+  if (x->factor_block) clear_sums(x, x->block);
+  for (int64_t r = 0; r < x->rows; r += x->together)
+    multiply_panel(x, (few){r, r + x->together < x->rows ? x->together : x->rows - r});
+}
+
 /* ---- depth contiguous -------------------------------------------------------------------------------------------- */
 
 static const kva_expr *acc_at(const skinny *x, int64_t row, int64_t column, const kva_expr *lane) {
@@ -276,6 +362,8 @@ static skinny skinny_of(const kva_contraction *c) {
   x.panel = choose_panel(c, x.lanes);
   x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;
   while (x.panel % x.group) x.group--;
+  int64_t sums = c->l->target->vector_registers / 2 * x.lanes / x.panel; /* the others hold factors */
+  x.together = sums > 1 ? sums : 1;
   x.steps = c->panel && x.known && x.rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
   x.factor_block = kva_contract_block(c);
   return x;
@@ -293,12 +381,15 @@ const kva_expr *kva_skinny_items(const kva_contraction *c) {
 void kva_skinny_emit_item(const kva_contraction *c, const kva_expr *item) {
   skinny x = skinny_of(c);
   x.block = x.sums = kva_k_local(x.kb, "sums", c->type, x.rows * x.panel);
-  if (x.factor_block) x.sums = kva_k_local(x.kb, "part", c->type, x.rows * x.panel);
+  if (x.factor_block && !(c->panel && x.known)) x.sums = kva_k_local(x.kb, "part", c->type, x.rows * x.panel);
   x.col0 = kva_expr_muli(x.e, kva_expr_mod(x.e, item, panels_of(&x)), x.panel);
   x.batch = kva_expr_div(x.e, item, panels_of(&x));
   if (c->along_depth) {
     x.acc = kva_k_local(x.kb, "acc", c->type, x.rows * x.group * x.lanes);
     multiply_along_depth(&x);
+  } else if (c->panel && x.known) {
+    x.acc = kva_k_local(x.kb, "acc", c->type, x.together * x.panel);
+    multiply_panels(&x);
   } else {
     multiply_along_columns(&x);
   }

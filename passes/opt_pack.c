@@ -4,9 +4,10 @@
  * PANEL columns that lie one behind the other (kv.join_panels): a product of few rows then reads memory in order. Codes
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
  * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
- * which become bytes. matmul<transpose_b>(x, w) with constant w of floats becomes a product with w transposed, unless
- * all products with w have few rows: those read w along the depth as well as along its columns. Likewise matrices of
- * bytes. Filters of bytes get four channels side by side, the factor of one step
+ * which become bytes. Constant matrices of floats are put into panels, too, if some product with them has few rows, and
+ * others more, or none is transposed. Else matmul<transpose_b>(x, w) with constant w of floats becomes a product with w
+ * transposed, unless all products with w have few rows: those read w along the depth as well as along its columns.
+ * Likewise matrices of bytes. Filters of bytes get four channels side by side, the factor of one step
  * (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no multiple of four: the image
  * then has such channels, too.
  *
@@ -23,7 +24,8 @@ enum { WORD_BITS = 32, PANEL = 64 };
 typedef struct packing {
   kva_module *m;
   kva_map *done;      /* data and orientation -> kva_tensor_data * */
-  kva_map *many_rows; /* data of transposed operands of products of more than a few rows, or of an unknown number */
+  kva_map *many_rows; /* data of operands of products of more than a few rows, or of an unknown number */
+  kva_map *few_rows;  /* data of operands of products of a few */
   kva_map *read;      /* data of constants -> a number for how they are read, see reading_of */
 } packing;
 
@@ -64,7 +66,7 @@ static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, k
   return out;
 }
 
-enum { FORM_WORDS = 2, FORM_BYTES = 4, FORM_PLAIN = 8 }; /* with 1: transposed */
+enum { FORM_WORDS = 2, FORM_BYTES = 4, FORM_PLAIN = 8, FORM_FLOATS = 32 }; /* with 1: transposed */
 
 /* Numbers for how data are read: forms from 1 on, or in several ways. */
 enum { READ_DIFFERENTLY = INT32_MAX };
@@ -113,6 +115,37 @@ static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, boo
       kva_store_i64(type, data, to, kva_load_i64(t->dtype, t->data, from));
   }
   if (!out.known) release(p, t);
+  return out.to;
+}
+
+/* Panels of a matrix of floats as they are; runs of columns that a panel has together. */
+static void copy_to_panels(const panels *p, const char *from, size_t size) {
+  char *to = (char *)(uintptr_t)p->to->data;
+  for (int64_t c = 0; c < p->columns; c += p->width) {
+    size_t run = (size_t)(p->columns - c < p->width ? p->columns - c : p->width) * size;
+    for (int64_t r = 0; r < p->rows; r++)
+      memcpy(to + (size_t)place(p, r, c) * size, from + (size_t)(r * p->columns + c) * size, run);
+  }
+}
+
+/* The same of its transpose, square by square, so that cache lines of both sides are used whole. */
+static void transpose_to_panels(const panels *p, const char *from, size_t size) {
+  enum { SQUARE = 16 };
+  char *to = (char *)(uintptr_t)p->to->data;
+  for (int64_t c0 = 0; c0 < p->columns; c0 += SQUARE)
+    for (int64_t r0 = 0; r0 < p->rows; r0 += SQUARE)
+      for (int64_t c = c0; c < p->columns && c < c0 + SQUARE; c++)
+        for (int64_t r = r0; r < p->rows && r < r0 + SQUARE; r++)
+          memcpy(to + (size_t)place(p, r, c) * size, from + (size_t)(c * p->rows + r) * size, size);
+}
+
+/* A matrix of floats. */
+static const kva_tensor_data *to_floats(packing *p, const kva_tensor_data *t, bool transposed) {
+  panels out = room_for(p, t, FORM_FLOATS | transposed, t->dtype, t->dims[transposed], t->dims[!transposed]);
+  size_t size = (size_t)kva_dtype_bits(t->dtype) / 8;
+  if (out.known) return out.to;
+  (transposed ? transpose_to_panels : copy_to_panels)(&out, t->data, size);
+  release(p, t);
   return out.to;
 }
 
@@ -171,10 +204,25 @@ static bool is_candidate(const kva_node *n, bool *out_transposed) {
   return !scale->rank || (is_matrix(kva_operand(n, 1)) && (!kva_operand(n, 2) || is_matrix(kva_operand(n, 2))));
 }
 
+/* The constant matrix of floats that products alone read as second operand v, itself or widened; NULL: there is none.
+ */
+static const kva_tensor_data *floats_of(const kva_value *v, bool *out_transposed) {
+  const kva_node *def = v->def;
+  if (def && kva_is(def, KVA_OP_cast) && kva_stays_narrow(def)) v = kva_operand(def, 0);
+  const kva_tensor_data *t = is_matrix(v) ? kva_constant_of(v) : NULL;
+  bool floats = t && kva_dtype_is_float(t->dtype) && kva_dtype_bits(t->dtype) <= 32;
+  return floats && def && read_by_products(&def->results[0], out_transposed) ? t : NULL;
+}
+
+enum { READ_AS_FLOATS = 16 }; /* with 1: transposed */
+
 /* How a user reads a constant: as which operand of a candidate, in which orientation. */
 static uintptr_t reading_of(const kva_use *u) {
-  bool transposed;
-  return is_candidate(u->user, &transposed) ? 2 * (uintptr_t)u->index + transposed + 1 : READ_DIFFERENTLY;
+  bool transposed = false;
+  if (is_candidate(u->user, &transposed)) return 2 * (uintptr_t)u->index + transposed + 1;
+  const kva_node *n = u->user;
+  const kva_value *v = kva_is(n, KVA_OP_cast) ? &n->results[0] : kva_operand(n, u->index);
+  return floats_of(v, &transposed) ? READ_AS_FLOATS | transposed : READ_DIFFERENTLY;
 }
 
 static void note_readings(packing *p, kva_graph *g) {
@@ -326,9 +374,20 @@ static bool has_few_rows(kva_module *m, const kva_node *product) {
 }
 
 static void note_rows(packing *p, const kva_node *n) {
-  const kva_tensor_data *t = transposed_weights(n);
+  bool transposed;
+  const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], &transposed) : NULL;
+  if (!t) t = transposed_weights(n);
   for (const kva_use *u = t ? n->results[0].uses : NULL; u; u = u->next)
-    if (!has_few_rows(p->m, u->user)) kva_map_set(p->many_rows, &t->data, sizeof t->data, p);
+    kva_map_set(has_few_rows(p->m, u->user) ? p->few_rows : p->many_rows, &t->data, sizeof t->data, p);
+}
+
+/* Panels of few columns would be mostly air. */
+static bool wants_panels(const packing *p, const kva_node *n, bool *out_transposed) {
+  const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], out_transposed) : NULL;
+  if (!t || !kva_map_get(p->few_rows, &t->data, sizeof t->data)) return false;
+  int64_t columns = t->dims[!*out_transposed];
+  bool dense = columns >= 4 * PANEL || (columns > 0 && columns % PANEL == 0);
+  return dense && (!*out_transposed || kva_map_get(p->many_rows, &t->data, sizeof t->data));
 }
 
 static bool wants_transposition(const packing *p, const kva_node *n) {
@@ -344,6 +403,20 @@ static void transpose_constant(packing *p, kva_node *n) {
   kva_node_remove(n);
 }
 
+static void pack_floats(packing *p, kva_node *n, bool transposed) {
+  kva_builder b = kva_builder_before(p->m, n);
+  bool ignored;
+  kva_value *from = &n->results[0];
+  const kva_tensor_data *t = floats_of(from, &ignored);
+  kva_value *y = kva_cast(&b, joined(&b, to_floats(p, t, transposed), t->dims[!transposed]), from->type->dtype);
+  y->name = from->name;
+  if (transposed)
+    turn_products(p->m, from, y);
+  else
+    kva_value_replace_all_uses(from, y);
+  kva_node_remove(n);
+}
+
 /* ---- the pass ---------------------------------------------------------------------------------------------------- */
 
 static bool change_node(packing *p, kva_node *n) {
@@ -351,6 +424,8 @@ static bool change_node(packing *p, kva_node *n) {
   const kva_tensor_data *filters = filters_of(n);
   if (filters)
     pack_filters(p, n, filters);
+  else if (wants_panels(p, n, &transposed))
+    pack_floats(p, n, transposed);
   else if (wants_transposition(p, n))
     transpose_constant(p, n);
   else if (is_candidate(n, &transposed))
@@ -370,8 +445,11 @@ static kva_node *successor(const kva_node *n) {
 kva_status kva_opt_pack(kva_module *m, const kva_pass_options *options, bool *changed) {
   if (kva_for_gpu(options)) return KVA_OK;
   kva_arena *scratch = kva_arena_create();
-  packing p = {
-      .m = m, .done = kva_map_create(scratch), .many_rows = kva_map_create(scratch), .read = kva_map_create(scratch)};
+  packing p = {.m = m,
+               .done = kva_map_create(scratch),
+               .many_rows = kva_map_create(scratch),
+               .few_rows = kva_map_create(scratch),
+               .read = kva_map_create(scratch)};
   kva_graphs graphs = kva_program_graphs(m, scratch);
   for (uint32_t g = 0; g < graphs.len; g++) note_readings(&p, graphs.data[g]);
   for (uint32_t g = 0; g < graphs.len; g++)

@@ -43,8 +43,11 @@ struct kva_loss_options {
  * model itself lacks are merged: W + scale * lora_a lora_b. *out_used: how many tensors were taken. */
 typedef const kva_tensor_data *(*kva_find_weight)(void *user, const char *name);
 KVA_MUST_USE kva_status kva_set_weights(kva_module *m, kva_find_weight find, void *user, int64_t *out_used);
-/* `data`, floats of 16 bits, and their kv.cast in the place of the state, which goes. Data are borrowed. */
-KVA_MUST_USE kva_status kva_set_narrow(kva_module *m, kva_state *state, const kva_tensor_data *data);
+/* `data`, floats, in the place of the state, which goes; kv.cast widens them to its type. Data are borrowed. */
+KVA_MUST_USE kva_status kva_set_constant(kva_module *m, kva_state *state, const kva_tensor_data *data);
+/* Parameters of floats with values that products alone read as second operand become constants: for a module whose
+ * parameters nobody will set again. Passes then store them in the order of products. */
+KVA_MUST_USE kva_status kva_set_constants(kva_module *m);
 
 /* For kva_tune and kva_set_weights: the node that makes a named floating-point constant, or NULL for other nodes; a
  * uniform one may be an `expand` of its number. */

@@ -171,8 +171,20 @@ static kva_status widen_read(void *user, kva_node *n) {
   return KVA_OK;
 }
 
-kva_status kva_set_narrow(kva_module *m, kva_state *state, const kva_tensor_data *data) {
+kva_status kva_set_constant(kva_module *m, kva_state *state, const kva_tensor_data *data) {
   return replace_reads(m, state, widen_read, &(widening){m, data});
+}
+
+kva_status kva_set_constants(kva_module *m) {
+  for (uint32_t i = 0; i < m->states.len;) {
+    kva_state *s = m->states.data[i];
+    uint32_t axis;
+    bool matrix = s->kind == KVA_STATE_PARAM && s->init == KVA_INIT_DATA && s->type->dtype == KVA_F32 &&
+                  kva_is_quantizable_state(m, s, &axis);
+    if (matrix) KVA_TRY(kva_set_constant(m, s, s->data));
+    i += !matrix;
+  }
+  return KVA_OK;
 }
 
 static kva_status set_state(source *s, kva_state *state, bool *removed) {

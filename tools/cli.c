@@ -1,5 +1,6 @@
 /* Model loading and device selection, shared by the verbs. */
 #include "tools/cli.h"
+#include "passes/tune.h"
 #include "runtime/shards.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/driver/opt.h"
@@ -123,6 +124,7 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
   if (kva_cli_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
       kva_cli_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {
     kva_status status = load(&source, from->packed, diag, out_module);
+    if (status == KVA_OK && from->fixed) status = kva_set_constants(*out_module);
     code = status == KVA_OK ? -1 : kva_status_exit_code(status);
     if (!from->keep_messages) print_loaded(status, diag);
   }

@@ -34,6 +34,7 @@ typedef struct kva_cli_source {
   bool free_batch;     /* see kva_load_options */
   bool keep_messages;  /* they stay in the kva_diag and are not printed */
   bool packed;         /* weights in blocks of codes stay so: they are only read */
+  bool fixed;          /* parameters are not set again: kva_set_constants */
 } kva_cli_source;
 #define KVA_WEIGHTS_HELP "values: a safetensors file or checkpoint, a Hugging Face folder, a GGUF file"
 /* Where path is a Hugging Face folder or a GGUF file, the model is the .kv file of the tool that is for it. */

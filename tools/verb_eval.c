@@ -217,8 +217,12 @@ static void clear(evaluation *e) {
 static int evaluate(eval_options *o) {
   evaluation e = {.o = o, .diag = kva_diag_create(), .arena = kva_arena_create()};
   kva_module *m = NULL;
-  const kva_cli_source from = {
-      .path = o->model, .defines = &o->defines, .pins = &(kva_strings){0}, .weights = o->weights, .packed = true};
+  const kva_cli_source from = {.path = o->model,
+                               .defines = &o->defines,
+                               .pins = &(kva_strings){0},
+                               .weights = o->weights,
+                               .packed = true,
+                               .fixed = true};
   kva_status status = load_tokenizer(&e);
   if (status == KVA_OK) status = read_items(&e, &o->files, &e.items);
   if (status == KVA_OK) status = read_items(&e, &o->shots_files, &e.examples);

@@ -57,8 +57,12 @@ static kva_status make_decoder(generation *g, kva_module *m) {
 }
 
 static int load_and_continue(generation *g, const char *path, generate_options *o) {
-  const kva_cli_source from = {
-      .path = path, .defines = &o->defines, .pins = &(kva_strings){0}, .weights = o->weights, .packed = true};
+  const kva_cli_source from = {.path = path,
+                               .defines = &o->defines,
+                               .pins = &(kva_strings){0},
+                               .weights = o->weights,
+                               .packed = true,
+                               .fixed = true};
   kva_module *m = NULL;
   kva_status status = read_texts(g);
   int code = status == KVA_OK ? kva_cli_load_from(&from, g->diag, &m) : kva_cli_fail(status, g->diag);

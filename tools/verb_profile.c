@@ -93,8 +93,12 @@ static int load_and_profile(profile_options *o, kva_arena *arena, kva_diag *diag
   kva_compile_options options = {.train = o->train,
                                  .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
                                  .passes = {.control = &o->passes.control, .memory = o->memory}};
-  const kva_cli_source from = {
-      .path = o->model, .defines = &o->defines, .pins = &o->pins, .weights = o->weights, .packed = true};
+  const kva_cli_source from = {.path = o->model,
+                               .defines = &o->defines,
+                               .pins = &o->pins,
+                               .weights = o->weights,
+                               .packed = true,
+                               .fixed = !o->train};
   kva_module *m = NULL;
   kvasir_program *program = NULL;
   kva_status status = kva_cli_device(&o->device, diag, &options);

@@ -47,7 +47,7 @@ static int load_and_run(const char *path, run_options *o, kva_arena *arena, kva_
   kva_compile_options options = {.target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
                                  .passes = {.control = &o->passes.control, .check_indices = o->check_indices}};
   const kva_cli_source from = {
-      .path = path, .defines = &o->defines, .pins = &o->pins, .weights = o->weights, .packed = true};
+      .path = path, .defines = &o->defines, .pins = &o->pins, .weights = o->weights, .packed = true, .fixed = true};
   kva_module *m = NULL;
   kvasir_program *program = NULL;
   kva_status status = o->output_dir ? kva_folder_make(o->output_dir, 0777, diag) : KVA_OK;

@@ -141,8 +141,12 @@ static kva_status serve_until(serving *s, const sigset_t *ends) {
 }
 
 static int load_and_serve(serving *s, const char *path, serve_options *o) {
-  const kva_cli_source from = {
-      .path = path, .defines = &o->defines, .pins = &(kva_strings){0}, .weights = o->weights, .packed = true};
+  const kva_cli_source from = {.path = path,
+                               .defines = &o->defines,
+                               .pins = &(kva_strings){0},
+                               .weights = o->weights,
+                               .packed = true,
+                               .fixed = true};
   kva_module *m = NULL;
   kva_status status = settle(s, path);
   if (status == KVA_OK) kva_cli_warn(s->diag);

@@ -1,4 +1,5 @@
-/* Quantised weights are in memory once: what pass pack has read is given back, unless something else reads it. */
+/* Weights are in memory once: what pass pack has read is given back, unless something else reads it. Matrices of floats
+ * go into panels where products of few rows read them. */
 #include "passes/passes_internal.h"
 #include "passes/tune.h"
 #include "tools/driver/driver.h"
@@ -65,8 +66,78 @@ static void codes_with_other_readers_stay(void **state) {
   assert_int_equal(byte_after(true), 7);
 }
 
+/* ---- floats ------------------------------------------------------------------------------------------------------ */
+
+static const kva_tensor_data *find_floats(void *user, const char *name) {
+  static const int64_t dims[] = {N, N};
+  static float numbers[N * N];
+  static const kva_tensor_data w = {
+      .dtype = KVA_F32, .rank = 2, .dims = dims, .data = numbers, .bytes = sizeof numbers};
+  (void)user;
+  for (int i = 0; i < N * N; i++) numbers[i] = (float)(i + 1);
+  return strcmp(name, "w") ? NULL : &w;
+}
+
+/* The product w of x, of `rows` rows, and of z, of any number, after pass pack. */
+static kva_module *pack_floats(kva_diag *diag, const char *rows, bool transposed, bool *changed) {
+  char model[600];
+  const char *product = transposed ? "kv.matmul <transpose_b = true>" : "kv.matmul";
+  snprintf(model, sizeof model,
+           "model test (float[%s, 256] x, float[M, 256] z) => (float[%s, 256] y, float[M, 256] u) {\n"
+           "  param float[256, 256] w ~ normal(1)\n  y = %s (x, w)\n  u = %s (z, w)\n}\n",
+           rows, rows, product, product);
+  kva_module *m = NULL;
+  int64_t used;
+  assert_int_equal(kva_load_text(model, "test", NULL, diag, &m), KVA_OK);
+  assert_int_equal(kva_set_weights(m, find_floats, NULL, &used), KVA_OK);
+  assert_int_equal(m->states.len, 1);
+  assert_int_equal(kva_set_constants(m), KVA_OK);
+  assert_int_equal(m->states.len, 0);
+  assert_int_equal(kva_run_pass(m, KVA_PASS_cse, &(kva_pass_options){0}, changed), KVA_OK);
+  *changed = false;
+  assert_int_equal(kva_run_pass(m, KVA_PASS_pack, &(kva_pass_options){0}, changed), KVA_OK);
+  return m;
+}
+
+static const float *constant_under(kva_module *m, kva_op_id op) {
+  kva_node *def = first_of(m, op)->operands[0].value->def;
+  return ((const kva_constant_attrs *)def->attrs)->value->data;
+}
+
+static void check_panels(bool transposed) {
+  kva_diag *diag = kva_diag_create();
+  bool changed;
+  kva_module *m = pack_floats(diag, "2", transposed, &changed);
+  assert_true(changed);
+  const float *panels = constant_under(m, KVA_OP_join_panels);
+  for (int row = 0; row < N; row++)
+    for (int column = 0; column < N; column++)
+      assert_int_equal((int)panels[(column / 64 * N + row) * 64 + column % 64],
+                       (transposed ? column * N + row : row * N + column) + 1);
+  assert_false(((const kva_matmul_attrs *)first_of(m, KVA_OP_matmul)->attrs)->transpose_b);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void few_rows_read_panels(void **state) {
+  (void)state;
+  check_panels(false);
+  check_panels(true);
+}
+
+static void many_rows_read_matrices(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  bool changed;
+  kva_module *m = pack_floats(diag, "9", false, &changed);
+  assert_false(changed);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(codes_are_given_back),
-                                     cmocka_unit_test(codes_with_other_readers_stay)};
+                                     cmocka_unit_test(codes_with_other_readers_stay),
+                                     cmocka_unit_test(few_rows_read_panels), cmocka_unit_test(many_rows_read_matrices)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,8 +103,8 @@ json_t *kva_config_get(const json_t *config, const char *path);
 bool kva_name_matches(const char *pattern, const char *name);
 
 /* Sets the initial values of all parameters. Missing and surplus tensors and shapes that differ are reported together.
- * packed: matrices of codes that products alone read become constants as quantised weights are, no parameters. Nothing
- * refers to f afterwards. */
+ * packed: matrices that products alone read become constants, as they are in the file if that has codes or floats.
+ * Nothing refers to f afterwards. */
 KVA_MUST_USE kva_status kva_foreign_fill(kva_module *m, const kva_foreign *f, const kva_names *names, bool packed,
                                          kva_diag *diag);
 /* The tensor that a parameter is, by a row; NULL: no row is for it. In the arena. */
@@ -132,12 +132,12 @@ typedef struct kva_filling {
   const kva_naming *row;
   kva_matrix matrix; /* the tensor; a vector is one row, or has rows of one element that are exchanged */
   bool packed;       /* it stays in blocks of codes */
-  bool narrow;       /* it stays in 16 bits */
+  bool constant;     /* products read it, as it is in the file */
 } kva_filling;
 /* The row of the tensor that is row `own` of the parameter, or its column if the tensor is transposed. */
 int64_t kva_tensor_row(const kva_naming *row, int64_t own);
 bool kva_fills_packed(const kva_module *m, const kva_filling *f);
-bool kva_fills_narrow(const kva_module *m, const kva_filling *f);
+bool kva_fills_constant(const kva_module *m, const kva_filling *f);
 /* Replaces the parameters that stay packed. */
 KVA_MUST_USE kva_status kva_set_packed(kva_module *m, uint32_t n, const kva_filling *fillings, kva_pool *pool);
 

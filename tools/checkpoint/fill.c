@@ -167,14 +167,17 @@ static kva_status fill_state(kva_module *m, const kva_filling *from, kva_pool *p
     elements *= dims[d];
   }
   *data = (kva_tensor_data){
-      .dtype = from->narrow ? from->tensor->packing->dtype : s->type->dtype, .rank = s->type->rank, .dims = dims};
+      .dtype = from->constant ? from->tensor->packing->dtype : s->type->dtype,
+                            .rank = s->type->rank,
+                            .dims = dims,
+                            .spare = from->constant};
   if (!kva_dtype_bytes(data->dtype, elements, &data->bytes))
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "parameter '%s' is too large to address", s->name);
   filling f = {from, data->dtype, kva_arena_alloc(m->arena, (size_t)data->bytes + 1), false};
   kva_pool_run(pool, (from->matrix.rows + PANEL - 1) / PANEL, fill_panels, &f);
   if (f.failed) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to read parameter '%s'", s->name);
   data->data = f.out;
-  if (from->narrow) return kva_set_narrow(m, s, data);
+  if (from->constant) return kva_set_constant(m, s, data);
   s->init = KVA_INIT_DATA;
   s->data = data;
   s->of = NULL;
@@ -240,7 +243,7 @@ static void plan_state(plan *p, kva_state *s) {
   }
   kva_filling found = {s, t, row, matrix_of(t->rank, t->dims, row), false, false};
   found.packed = p->packed && kva_fills_packed(p->m, &found);
-  found.narrow = p->packed && kva_fills_narrow(p->m, &found);
+  found.constant = p->packed && kva_fills_constant(p->m, &found);
   KVA_PUSH(p->scratch, &p->fillings, found);
 }
 

@@ -23,12 +23,12 @@ bool kva_fills_packed(const kva_module *m, const kva_filling *f) {
   return kva_is_quantizable_state(m, f->state, &axis) && axis == (is_transposed(f) ? 0 : 1);
 }
 
-/* A product widens an element as it reads it, where a matrix of floats would be twice as much to read. */
-bool kva_fills_narrow(const kva_module *m, const kva_filling *f) {
+/* Products read constants in the order that suits them, and widen elements of 16 bits as they read them. */
+bool kva_fills_constant(const kva_module *m, const kva_filling *f) {
   uint32_t axis;
   kva_dtype t = f->tensor->packing->dtype;
-  bool halves = (t == KVA_F16 || t == KVA_BF16) && f->state->type->dtype == KVA_F32;
-  return halves && f->row->kind != KVA_NAMING_ROW_NORMS && kva_is_quantizable_state(m, f->state, &axis);
+  bool floats = (t == KVA_F32 || t == KVA_F16 || t == KVA_BF16) && f->state->type->dtype == KVA_F32;
+  return floats && f->row->kind != KVA_NAMING_ROW_NORMS && kva_is_quantizable_state(m, f->state, &axis);
 }
 
 /* ---- one matrix -------------------------------------------------------------------------------------------------- */

@@ -136,6 +136,8 @@ typedef struct kva_filling {
 } kva_filling;
 /* The row of the tensor that is row `own` of the parameter, or its column if the tensor is transposed. */
 int64_t kva_tensor_row(const kva_naming *row, int64_t own);
+/* Gives back pages of the file that have been read. */
+void kva_forget_tensor(const kva_filling *f);
 bool kva_fills_packed(const kva_module *m, const kva_filling *f);
 bool kva_fills_constant(const kva_module *m, const kva_filling *f);
 /* Replaces the parameters that stay packed. */

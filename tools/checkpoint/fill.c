@@ -71,6 +71,11 @@ static kva_matrix matrix_of(int32_t rank, const int64_t *dims, const kva_naming 
   return m;
 }
 
+void kva_forget_tensor(const kva_filling *f) {
+  const kva_packing *p = f->tensor->packing;
+  kva_pages_release(f->tensor->data, (size_t)(f->matrix.rows * f->matrix.columns / p->elements * p->bytes));
+}
+
 int64_t kva_tensor_row(const kva_naming *row, int64_t own) {
   int64_t p = row->pairs;
   if (!p) return own;
@@ -139,6 +144,28 @@ static void put_norms(const filling *f, int64_t first, int64_t n, const float *p
   }
 }
 
+/* The same of elements that are not converted. */
+static void copy_rows(const filling *f, int64_t first, int64_t n) {
+  kva_matrix m = f->from->matrix;
+  size_t size = (size_t)f->from->tensor->packing->bytes, row = (size_t)m.columns * size;
+  bool transposed = f->from->row->kind == KVA_NAMING_TRANSPOSED;
+  char *out = f->out;
+  const unsigned char *rows[PANEL];
+  for (int64_t k = 0; k < n; k++)
+    rows[k] = f->from->tensor->data + (size_t)kva_tensor_row(f->from->row, first + k) * row;
+  for (int64_t k = 0; !transposed && k < n; k++) memcpy(out + (size_t)(first + k) * row, rows[k], row);
+  for (int64_t c = 0; transposed && c < m.columns; c++)
+    for (int64_t k = 0; k < n; k++)
+      memcpy(out + (size_t)(c * m.rows + first + k) * size, rows[k] + (size_t)c * size, size);
+}
+
+static void copy_panels(void *user, int64_t begin, int64_t end) {
+  const filling *f = user;
+  int64_t rows = f->from->matrix.rows;
+  for (int64_t first = begin * PANEL; first < end * PANEL && first < rows; first += PANEL)
+    copy_rows(f, first, rows - first < PANEL ? rows - first : PANEL);
+}
+
 static void fill_panels(void *user, int64_t begin, int64_t end) {
   filling *f = user;
   float *panel = malloc((size_t)(PANEL * f->from->matrix.columns + 1) * sizeof *panel);
@@ -166,15 +193,15 @@ static kva_status fill_state(kva_module *m, const kva_filling *from, kva_pool *p
     KVA_ASSERT(kva_expr_is_const(s->type->dims[d], &dims[d]));
     elements *= dims[d];
   }
-  *data = (kva_tensor_data){
-      .dtype = from->constant ? from->tensor->packing->dtype : s->type->dtype,
+  *data = (kva_tensor_data){.dtype = from->constant ? from->tensor->packing->dtype : s->type->dtype,
                             .rank = s->type->rank,
                             .dims = dims,
                             .spare = from->constant};
   if (!kva_dtype_bytes(data->dtype, elements, &data->bytes))
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "parameter '%s' is too large to address", s->name);
   filling f = {from, data->dtype, kva_arena_alloc(m->arena, (size_t)data->bytes + 1), false};
-  kva_pool_run(pool, (from->matrix.rows + PANEL - 1) / PANEL, fill_panels, &f);
+  kva_pool_run(pool, (from->matrix.rows + PANEL - 1) / PANEL, from->constant ? copy_panels : fill_panels, &f);
+  kva_forget_tensor(from);
   if (f.failed) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to read parameter '%s'", s->name);
   data->data = f.out;
   if (from->constant) return kva_set_constant(m, s, data);

@@ -117,6 +117,7 @@ static bool unpack(source *s, const kva_filling *f) {
   if (!x.codes || !x.scales) return false;
   kva_pool_run(s->pool, is_transposed(f) ? blocks_of_row(f) : f->matrix.rows, is_transposed(f) ? put_columns : put_rows,
                &x);
+  kva_forget_tensor(f);
   s->last = f;
   return true;
 }

@@ -4,12 +4,12 @@
  * PANEL columns that lie one behind the other (kv.join_panels): a product of few rows then reads memory in order. Codes
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
  * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
- * which become bytes. Constant matrices of floats are put into panels, too, if some product with them has few rows, and
- * others more, or none is transposed. Else matmul<transpose_b>(x, w) with constant w of floats becomes a product with w
- * transposed, unless all products with w have few rows: those read w along the depth as well as along its columns.
- * Likewise matrices of bytes. Filters of bytes get four channels side by side, the factor of one step
- * (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no multiple of four: the image
- * then has such channels, too.
+ * which become bytes. Constant matrices of floats whose memory is spare are put into panels, too, if some product with
+ * them has few rows, and others more, or none is transposed. Else matmul<transpose_b>(x, w) with constant w of floats
+ * becomes a product with w transposed, unless all products with w have few rows: those read w along the depth as well
+ * as along its columns. Likewise matrices of bytes. Filters of bytes get four channels side by side, the factor of one
+ * step (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no multiple of four: the
+ * image then has such channels, too.
  *
  * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation.
  * Constants of several functions that share their data share the new data, too. Memory of codes that is spare is given
@@ -381,10 +381,10 @@ static void note_rows(packing *p, const kva_node *n) {
     kva_map_set(has_few_rows(p->m, u->user) ? p->few_rows : p->many_rows, &t->data, sizeof t->data, p);
 }
 
-/* Panels of few columns would be mostly air. */
+/* Panels of few columns would be mostly air. Data that cannot be given back would be in memory twice. */
 static bool wants_panels(const packing *p, const kva_node *n, bool *out_transposed) {
   const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], out_transposed) : NULL;
-  if (!t || !kva_map_get(p->few_rows, &t->data, sizeof t->data)) return false;
+  if (!t || !t->spare || !kva_map_get(p->few_rows, &t->data, sizeof t->data)) return false;
   int64_t columns = t->dims[!*out_transposed];
   bool dense = columns >= 4 * PANEL || (columns > 0 && columns % PANEL == 0);
   return dense && (!*out_transposed || kva_map_get(p->many_rows, &t->data, sizeof t->data));

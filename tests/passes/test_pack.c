@@ -93,6 +93,7 @@ static kva_module *pack_floats(kva_diag *diag, const char *rows, bool transposed
   assert_int_equal(m->states.len, 1);
   assert_int_equal(kva_set_constants(m), KVA_OK);
   assert_int_equal(m->states.len, 0);
+  *changed = false;
   assert_int_equal(kva_run_pass(m, KVA_PASS_cse, &(kva_pass_options){0}, changed), KVA_OK);
   *changed = false;
   assert_int_equal(kva_run_pass(m, KVA_PASS_pack, &(kva_pass_options){0}, changed), KVA_OK);

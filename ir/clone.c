@@ -69,6 +69,7 @@ static const kva_tensor_data *clone_tensor(cloner *c, const kva_tensor_data *t) 
   copy = kva_arena_memdup(c->to->arena, t, sizeof *t);
   copy->dims = kva_arena_memdup(c->to->arena, t->dims, t->rank * sizeof *t->dims);
   if (t->bytes && !c->borrows) copy->data = kva_arena_memdup(c->to->arena, t->data, (size_t)t->bytes);
+  copy->spare = t->spare && !c->borrows;
   remember(c, t, copy);
   return copy;
 }

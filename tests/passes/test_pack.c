@@ -136,9 +136,34 @@ static void many_rows_read_matrices(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* A part of a module borrows its data, which are not its to give back. */
+static void parts_leave_data(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  int64_t used;
+  bool keep[64] = {false}, changed = false;
+  assert_int_equal(kva_load_text(text, "test", NULL, diag, &m), KVA_OK);
+  assert_int_equal(kva_set_weights(m, find_floats, NULL, &used), KVA_OK);
+  assert_int_equal(kva_set_constants(m), KVA_OK);
+  kva_node *constant = first_of(m, KVA_OP_constant), *product = first_of(m, KVA_OP_matmul);
+  assert_true(m->next_node_id < 64);
+  keep[constant->id] = keep[product->id] = true;
+  const kva_value *y = &product->results[0];
+  kva_module *part = kva_module_part(m, keep, 1, &y);
+  assert_int_equal(kva_run_pass(part, KVA_PASS_pack, &(kva_pass_options){0}, &changed), KVA_OK);
+  assert_false(changed);
+  const float *data = ((const kva_constant_attrs *)constant->attrs)->value->data;
+  assert_int_equal((int)data[N * N / 2], N * N / 2 + 1);
+  kva_module_destroy(part);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(codes_are_given_back),
                                      cmocka_unit_test(codes_with_other_readers_stay),
-                                     cmocka_unit_test(few_rows_read_panels), cmocka_unit_test(many_rows_read_matrices)};
+                                     cmocka_unit_test(few_rows_read_panels), cmocka_unit_test(many_rows_read_matrices),
+                                     cmocka_unit_test(parts_leave_data)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,8 @@ enum { WORD_BITS = 32, PANEL = 64 };
 
 typedef struct packing {
   kva_module *m;
+  char *room; /* for panels */
+  size_t room_left, next_room;
   kva_map *done;      /* data and orientation -> kva_tensor_data * */
   kva_map *many_rows; /* data of operands of products of more than a few rows, or of an unknown number */
   kva_map *few_rows;  /* data of operands of products of a few */
@@ -47,6 +49,25 @@ static int64_t place(const panels *p, int64_t r, int64_t c) {
   return (c / p->width * p->rows + r) * p->width + c % p->width;
 }
 
+enum { LINE = 64, FIRST_ROOM = 4 << 20, LARGEST_ROOM = 64 << 20 };
+
+/* Zeroed memory from the start of a cache line on: pieces of large rooms, so that nearly all of it is in huge pages. Of
+ * those a matrix fills few alone. */
+static void *memory_for(packing *p, size_t bytes) {
+  size_t wanted = (bytes + LINE - 1) / LINE * LINE;
+  if (wanted > p->room_left) {
+    p->room_left = wanted > p->next_room ? wanted : p->next_room;
+    char *room = kva_arena_alloc(p->m->arena, p->room_left + LINE);
+    kva_pages_enlarge(room, p->room_left + LINE);
+    p->room = room + (LINE - (uintptr_t)room % LINE);
+    if (p->next_room < LARGEST_ROOM) p->next_room *= 2;
+  }
+  void *data = p->room;
+  p->room += wanted;
+  p->room_left -= wanted;
+  return data;
+}
+
 /* Room for the panels of a matrix that is made of constant `from`; zero. */
 static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, int64_t rows,
                        int64_t columns) {
@@ -59,9 +80,7 @@ static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, k
   *to = (kva_tensor_data){.dtype = t, .rank = 3, .dims = kva_arena_memdup(p->m->arena, dims, sizeof dims)};
   bool fits = kva_dtype_bytes(t, dims[0] * dims[1] * dims[2], &to->bytes);
   KVA_ASSERT(fits);
-  void *data = kva_arena_alloc(p->m->arena, (size_t)to->bytes + 1);
-  memset(data, 0, (size_t)to->bytes);
-  to->data = data;
+  to->data = memory_for(p, (size_t)to->bytes + 1);
   kva_map_set(p->done, &key, sizeof key, to);
   return out;
 }
@@ -446,6 +465,7 @@ kva_status kva_opt_pack(kva_module *m, const kva_pass_options *options, bool *ch
   if (kva_for_gpu(options)) return KVA_OK;
   kva_arena *scratch = kva_arena_create();
   packing p = {.m = m,
+               .next_room = FIRST_ROOM,
                .done = kva_map_create(scratch),
                .many_rows = kva_map_create(scratch),
                .few_rows = kva_map_create(scratch),

@@ -40,10 +40,18 @@ void kva_file_unmap(kva_file *file) {
   *file = (kva_file){0};
 }
 
-void kva_pages_release(const void *data, size_t size) {
+static void advise(const void *data, size_t size, int advice) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)data + page - 1) / page * page;
   uintptr_t end = ((uintptr_t)data + size) / page * page;
-  if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+  if (begin < end) (void)madvise((void *)begin, end - begin, advice); /* kernels without huge pages reject those */
+}
+
+void kva_pages_release(const void *data, size_t size) {
+  advise(data, size, MADV_DONTNEED);
+}
+
+void kva_pages_enlarge(const void *data, size_t size) {
+  advise(data, size, MADV_HUGEPAGE);
 }
 
 static bool is_link(int folder, const char *name) {

@@ -31,6 +31,8 @@ KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative
 /* Gives the whole pages of this memory back to the system. Those of a mapped file are read again when they are touched;
  * all others lose their content. */
 void kva_pages_release(const void *data, size_t size);
+/* Asks for huge pages behind this memory, of which nothing has been touched yet: a hint. */
+void kva_pages_enlarge(const void *data, size_t size);
 
 /* Writes a whole file under a temporary name in the same folder, syncs and renames it; the old file stays until the new
  * one is complete. */

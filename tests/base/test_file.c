@@ -69,6 +69,7 @@ static void releases_whole_pages(void **state) {
   assert_memory_equal(file.data, bytes, SIZE);
   kva_pages_release(bytes + 1, 1000);
   kva_pages_release(bytes, 0);
+  kva_pages_enlarge(bytes, SIZE);
   assert_memory_equal(file.data, bytes, SIZE);
   kva_file_unmap(&file);
   free(bytes);

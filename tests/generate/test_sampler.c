@@ -1,8 +1,10 @@
 /* The choice of tokens: what each setting leaves, how often each token is drawn, and what a draw depends on. */
+#include "runtime/base/platform.h"
 #include "tools/generate/sampler.h"
 
 #include <math.h>
 #include <setjmp.h>
+#include <stdlib.h>
 #include <cmocka.h>
 
 enum { TOKENS = 5, DRAWS = 20000 };
@@ -16,10 +18,10 @@ static void logits_of(float *logits) {
 
 static void count(const kva_sampling *s, int *counts) {
   float logits[TOKENS];
-  int32_t order[TOKENS];
+  uint32_t room[4 * TOKENS];
   logits_of(logits);
   for (int i = 0; i < TOKENS; i++) counts[i] = 0;
-  for (uint64_t i = 0; i < DRAWS; i++) counts[kva_sample(s, logits, TOKENS, i % 3, i, order)]++;
+  for (uint64_t i = 0; i < DRAWS; i++) counts[kva_sample(s, logits, TOKENS, i % 3, i, room)]++;
 }
 
 static void drawn_like(const kva_sampling *s, const double *weights) {
@@ -50,38 +52,38 @@ static void settings_leave_tokens(void **state) {
 
 static void likeliest_token(void **state) {
   (void)state;
-  int32_t order[4];
+  uint32_t room[4 * 4];
   const kva_sampling greedy = {.top_p = 1};
-  assert_int_equal(kva_sample(&greedy, (float[]){1, 3, 3, 2}, 4, 0, 0, order), 1);
-  assert_int_equal(kva_sample(&greedy, (float[]){NAN, -1, INFINITY, 2}, 4, 0, 0, order), 2);
-  assert_int_equal(kva_sample(&greedy, (float[]){NAN, -INFINITY, -5}, 3, 0, 0, order), 2);
+  assert_int_equal(kva_sample(&greedy, (float[]){1, 3, 3, 2}, 4, 0, 0, room), 1);
+  assert_int_equal(kva_sample(&greedy, (float[]){NAN, -1, INFINITY, 2}, 4, 0, 0, room), 2);
+  assert_int_equal(kva_sample(&greedy, (float[]){NAN, -INFINITY, -5}, 3, 0, 0, room), 2);
 }
 
 static void odd_logits(void **state) {
   (void)state;
-  int32_t order[3];
+  uint32_t room[4 * 3];
   const kva_sampling s = {.temperature = 1, .top_p = 1};
   for (uint64_t i = 0; i < 100; i++) {
-    assert_int_equal(kva_sample(&s, (float[]){NAN, 2, -INFINITY}, 3, 0, i, order), 1);
-    assert_int_equal(kva_sample(&s, (float[]){1, INFINITY, 7}, 3, 0, i, order), 1);
-    assert_in_range(kva_sample(&s, (float[]){-INFINITY, -INFINITY, NAN}, 3, 0, i, order), 0, 2);
-    assert_int_equal(kva_sample(&s, (float[]){5}, 1, 0, i, order), 0);
+    assert_int_equal(kva_sample(&s, (float[]){NAN, 2, -INFINITY}, 3, 0, i, room), 1);
+    assert_int_equal(kva_sample(&s, (float[]){1, INFINITY, 7}, 3, 0, i, room), 1);
+    assert_in_range(kva_sample(&s, (float[]){-INFINITY, -INFINITY, NAN}, 3, 0, i, room), 0, 2);
+    assert_int_equal(kva_sample(&s, (float[]){5}, 1, 0, i, room), 0);
   }
 }
 
 static void draws_are_numbered(void **state) {
   (void)state;
   float logits[TOKENS];
-  int32_t order[TOKENS];
+  uint32_t room[4 * TOKENS];
   logits_of(logits);
   int same[3] = {0};
   for (uint64_t i = 0; i < 300; i++) {
     const kva_sampling a = {.temperature = 1, .top_p = 1, .seed = 1}, b = {.temperature = 1, .top_p = 1, .seed = 2};
-    int64_t first = kva_sample(&a, logits, TOKENS, 0, i, order);
-    assert_int_equal(kva_sample(&a, logits, TOKENS, 0, i, order), first);
-    same[0] += kva_sample(&b, logits, TOKENS, 0, i, order) == first;
-    same[1] += kva_sample(&a, logits, TOKENS, 1, i, order) == first;
-    same[2] += kva_sample(&a, logits, TOKENS, 0, i + 1, order) == first;
+    int64_t first = kva_sample(&a, logits, TOKENS, 0, i, room);
+    assert_int_equal(kva_sample(&a, logits, TOKENS, 0, i, room), first);
+    same[0] += kva_sample(&b, logits, TOKENS, 0, i, room) == first;
+    same[1] += kva_sample(&a, logits, TOKENS, 1, i, room) == first;
+    same[2] += kva_sample(&a, logits, TOKENS, 0, i + 1, room) == first;
   }
   for (int i = 0; i < 3; i++) assert_in_range(same[i], 50, 140); /* 0.285 of them by chance */
 }
@@ -99,10 +101,62 @@ static void tokens_that_came_before(void **state) {
   assert_memory_equal(c, ((float[]){2, -2, 4, 8, -8}), sizeof c);
 }
 
+/* ---- many tokens, against sums over all of them ------------------------------------------------------------------ */
+
+enum { MANY = 3000 };
+
+static int by_logit(const void *a, const void *b, void *logits) {
+  int32_t i = *(const int32_t *)a, k = *(const int32_t *)b;
+  float x = ((const float *)logits)[i], y = ((const float *)logits)[k];
+  return x != y ? (x < y ? 1 : -1) : (i > k) - (i < k);
+}
+
+static int64_t slow_sample(const kva_sampling *s, float *logits, uint64_t position) {
+  int32_t order[MANY];
+  double weights[MANY], all = 0, sum = 0, reached = 0;
+  int64_t kept = 0, r = 0, most = s->top_k ? s->top_k : MANY;
+  for (int32_t i = 0; i < MANY; i++) order[i] = i;
+  qsort_r(order, MANY, sizeof *order, by_logit, logits);
+  for (int i = 0; i < MANY; i++) {
+    double difference = (double)logits[order[i]] - (double)logits[order[0]];
+    weights[i] = difference == 0 ? 1 : exp(difference / s->temperature);
+  }
+  while (kept < most && weights[kept] >= s->min_p) all += weights[kept++];
+  for (most = kept, kept = 0; kept < most && (kept == 0 || sum < s->top_p * all); kept++) sum += weights[kept];
+  double u = kva_uniform01(kva_philox4x32(position, 0, s->seed).v[0]) * sum;
+  for (; r + 1 < kept; r++) {
+    reached += weights[r];
+    if (reached > u) break;
+  }
+  return order[r];
+}
+
+static void many_tokens(void **state) {
+  (void)state;
+  static const kva_sampling settings[] = {{.temperature = 1, .top_p = 1},
+                                          {.temperature = 0.3, .top_p = 1},
+                                          {.temperature = 20, .top_p = 0.9},
+                                          {.temperature = 2, .top_p = 0.5, .min_p = 1e-3},
+                                          {.temperature = 5, .top_p = 1, .top_k = 40},
+                                          {.temperature = 1e-3, .top_p = 1}};
+  static uint32_t room[4 * MANY];
+  static float logits[MANY];
+  srand(3);
+  for (int i = 0; i < MANY; i++) logits[i] = (float)(rand() % 4000 - 2000) / 32; /* some are equal, two are zeros */
+  logits[7] = 0.0F, logits[8] = -0.0F;
+  for (size_t s = 0; s < sizeof settings / sizeof *settings; s++)
+    for (uint64_t i = 0; i < 200; i++)
+      assert_int_equal(kva_sample(&settings[s], logits, MANY, 0, i, room), slow_sample(&settings[s], logits, i));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(settings_leave_tokens), cmocka_unit_test(likeliest_token),         cmocka_unit_test(odd_logits),
-      cmocka_unit_test(draws_are_numbered),    cmocka_unit_test(tokens_that_came_before),
+      cmocka_unit_test(settings_leave_tokens),
+      cmocka_unit_test(likeliest_token),
+      cmocka_unit_test(odd_logits),
+      cmocka_unit_test(draws_are_numbered),
+      cmocka_unit_test(many_tokens),
+      cmocka_unit_test(tokens_that_came_before),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

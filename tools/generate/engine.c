@@ -41,9 +41,9 @@ struct kva_engine {
   void *tokens;                 /* of a call, in token_type */
   kva_tensor *inputs, *outputs; /* of the call, by sequence */
   kva_sequence_rows *parts;
-  float *logits; /* of the texts that draw, by slot */
-  float *row;    /* logits of a draw */
-  int32_t *order;
+  float *logits;  /* of the texts that draw, by slot */
+  float *row;     /* logits of a draw */
+  uint32_t *room; /* of the sampler */
   kva_engine_stats stats;
 };
 
@@ -90,10 +90,10 @@ static kva_status allocate(kva_engine *e, kva_diag *diag) {
   e->parts = calloc((size_t)e->o.slots, sizeof *e->parts);
   e->logits = calloc((size_t)e->o.slots * (size_t)e->vocabulary, sizeof *e->logits);
   e->row = calloc((size_t)e->vocabulary, sizeof *e->row);
-  e->order = calloc((size_t)e->vocabulary, sizeof *e->order);
+  e->room = calloc((size_t)e->vocabulary, 4 * sizeof *e->room);
   e->outputs = calloc((size_t)(e->o.slots * kva_sequences_outputs(e->sequences)), sizeof *e->outputs);
   if (!e->entries || !e->slots || !e->tokens || !e->inputs || !e->outputs || !e->parts || !e->logits || !e->row ||
-      !e->order)
+      !e->room)
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
   for (int64_t i = 0; i < e->o.prefixes; i++) e->entries[i].sequence = NO_SEQUENCE;
   for (int64_t i = 0; i < e->o.slots; i++) e->slots[i].sequence = NO_SEQUENCE;
@@ -130,7 +130,7 @@ void kva_engine_destroy(kva_engine *e) {
   free(e->parts);
   free(e->logits);
   free(e->row);
-  free(e->order);
+  free(e->room);
   free(e);
 }
 
@@ -289,9 +289,10 @@ static void end(kva_engine *e, slot *s, kva_finish finish) {
 static void draw(kva_engine *e, slot *s, const float *logits) {
   kva_completion *c = s->c;
   memcpy(e->row, logits, (size_t)e->vocabulary * sizeof *logits);
-  kva_penalize(&c->sampling, e->row, e->drawable, c->prompt, c->prompt_tokens, c->drawn.data, c->drawn.n, e->order);
+  kva_penalize(&c->sampling, e->row, e->drawable, c->prompt, c->prompt_tokens, c->drawn.data, c->drawn.n,
+               (int32_t *)e->room);
   s->next = (uint32_t)kva_sample(&c->sampling, e->row, e->drawable, c->sequence,
-                                 (uint64_t)(c->prompt_tokens + c->tokens), e->order);
+                                 (uint64_t)(c->prompt_tokens + c->tokens), e->room);
   e->stats.drawn++;
   bool grown = s->tokens.n > c->prompt_tokens; /* before c may be gone */
   if (!kva_completion_take(c, e->tokenizer, s->next)) {

@@ -22,8 +22,8 @@ void kva_penalize(const kva_sampling *s, float *logits, int64_t n, const uint32_
                   const uint32_t *text, int64_t n_text, int32_t *times);
 
 /* The token after `logits`[n] (n > 0), a function of all arguments alone: `sequence` and `position` number the draw.
- * Ties go to the lower token, NaN counts as -inf. order: room for n tokens. */
+ * Ties go to the lower token, NaN counts as -inf. room: for 4 n numbers. */
 int64_t kva_sample(const kva_sampling *s, const float *logits, int64_t n, uint64_t sequence, uint64_t position,
-                   int32_t *order);
+                   uint32_t *room);
 
 #endif

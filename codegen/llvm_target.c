@@ -79,9 +79,16 @@ static uint32_t cpu_features(const kva_cg_cpu *cpu, bool is_x86, bool fma, bool 
   return has_dot4(cpu->name, cpu->features) ? features | KVA_TARGET_DOT4 : features;
 }
 
-static int64_t cache_bytes(int name, int64_t otherwise) {
+enum { COMMON_L2 = 512 << 10, COMMON_CORES = 8, MAX_CORES = 16 /* that a kernel is cut for */ };
+
+static int64_t of_this_machine(int name, int64_t otherwise) {
   long n = sysconf(name);
   return n > 0 ? n : otherwise;
+}
+
+static int cores_of_this_machine(void) {
+  int64_t n = of_this_machine(_SC_NPROCESSORS_ONLN, COMMON_CORES);
+  return n < MAX_CORES ? (int)n : MAX_CORES;
 }
 
 /* LLVM does not check the memory of its C strings: NULL is one that found none. */
@@ -92,7 +99,8 @@ static char *own_string(kva_arena *arena, char *llvm_string) {
   return copy;
 }
 
-/* The host's own cache size; for other machines a common one, so that builds do not depend on the building machine. */
+/* The host's own cache size and cores; for other machines common ones, so that builds do not depend on the building
+ * machine. */
 static void describe_cpu(const kva_target_options *options, const machine_row *row, const kva_cg_cpu *cpu,
                          kva_target *out) {
   bool is_x86 = row == &machines[0], own = !options->cpu && !options->triple;
@@ -103,7 +111,8 @@ static void describe_cpu(const kva_target_options *options, const machine_row *r
                       .features = cpu_features(cpu, is_x86, fma, bits <= widest),
                       .vector_bytes = bits / 8,
                       .vector_registers = bits == 512 || !is_x86 ? 32 : 16,
-                      .l2_bytes = own ? cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10) : 512 << 10};
+                      .l2_bytes = own ? of_this_machine(_SC_LEVEL2_CACHE_SIZE, COMMON_L2) : COMMON_L2,
+                      .cores = own ? cores_of_this_machine() : COMMON_CORES};
   snprintf(out->description, sizeof out->description, "%s %s %d-bit", row->arch, cpu->name, bits);
 }
 

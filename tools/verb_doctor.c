@@ -105,8 +105,8 @@ static void print_features(const kva_target *t) {
 }
 
 static void print_cpu_target(const kva_target *t) {
-  printf("CPU target   %s: %d vector registers of %d bytes, L2 %lld KiB", t->description, t->vector_registers,
-         t->vector_bytes, (long long)t->l2_bytes >> 10);
+  printf("CPU target   %s: %d vector registers of %d bytes, L2 %lld KiB, %d cores", t->description, t->vector_registers,
+         t->vector_bytes, (long long)t->l2_bytes >> 10, t->cores);
   print_features(t);
 }
 
@@ -222,8 +222,8 @@ static void add_features(kva_text *out, const kva_target *t) {
 static void add_cpu_target(kva_text *out, const kva_target *t) {
   add_string(out, "cpu_target", t ? t->description : NULL);
   if (!t) return;
-  kva_text_add(out, ", \"cpu\": {\"vector_bytes\": %d, \"vector_registers\": %d, \"l2_bytes\": %lld, ", t->vector_bytes,
-               t->vector_registers, (long long)t->l2_bytes);
+  kva_text_add(out, ", \"cpu\": {\"vector_bytes\": %d, \"vector_registers\": %d, \"l2_bytes\": %lld, \"cores\": %d, ",
+               t->vector_bytes, t->vector_registers, (long long)t->l2_bytes, t->cores);
   add_features(out, t);
   kva_text_add(out, "}");
 }

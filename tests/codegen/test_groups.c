@@ -130,7 +130,7 @@ static void test_epilogue_refused(void **state) {
   kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
   kernel->results[0].type = y->type;
   fx_return(&t, 1, (kva_value *[]){&kernel->results[0]});
-  static const kva_target target = {.vector_bytes = 64, .vector_registers = 32, .l2_bytes = 1 << 20};
+  static const kva_target target = {.vector_bytes = 64, .vector_registers = 32, .l2_bytes = 1 << 20, .cores = 2};
   assert_null(kva_codegen_lower(t.m->arena, kernel, &target));
   assert_int_equal(kva_diag_errors(t.diag), 1);
   fx_graph_destroy(&t);

@@ -45,6 +45,7 @@ static void test_described(void **state) {
     assert_int_equal(t.vector_registers, rows[i].registers);
     assert_int_equal(t.features, rows[i].features);
     assert_int_equal(t.l2_bytes > 0, t.kind == KVA_TARGET_CPU);
+    assert_int_equal(t.cores > 0, t.kind == KVA_TARGET_CPU);
     assert_int_equal(t.multiprocessors > 0, t.kind == KVA_TARGET_GPU);
   }
 }
@@ -132,6 +133,8 @@ static void test_fields_are_read(void **state) {
   assert_differs(&m, &cpu, &t, "vector_bytes");
   t = cpu, t.l2_bytes = 128 << 10;
   assert_differs(&m, &cpu, &t, "l2_bytes");
+  t = cpu, t.cores = 1;
+  assert_differs(&m, &cpu, &t, "cores");
   model_destroy(&m);
   m = softmax(4096, 64);
   t = gpu, t.registers /= 2;
@@ -154,7 +157,7 @@ static uint32_t accumulators_of(const char *text) {
   return bits;
 }
 
-/* A product for aarch64 has its 28 sums in registers: v16 to v31 are among them, and none is on the stack. */
+/* A product for aarch64 has its 24 sums and more in registers: v16 to v31 are among them, and none is on the stack. */
 static void test_aarch64_uses_all_registers(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();

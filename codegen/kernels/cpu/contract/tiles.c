@@ -1,45 +1,60 @@
 /* Contractions (any/contract/contraction.h) on CPUs: register tiles of explicit vectors over packed panels of b.
  *
- * A work item computes a block of `block_rows` rows x `panel` columns. For every slice of `depth` steps it packs the
- * part of b that its columns read (contiguous: for each step, lead and phase one segment of panel + reach positions),
- * then for every tile of `tile_rows` rows runs
+ * A work item computes a block of rows x some panels of columns. For every slice of `depth` steps it packs its rows of
+ * a, if memory is contiguous along them (for each tile, step by step), and then for each panel the part of b that its
+ * columns read (contiguous: for each step, lead and phase one segment of panel + reach positions). Every tile of
+ * `tile_rows` rows runs
  *
  *   acc[r][j] += a[r][k, lead, tap] * packed[k, lead, phase of tap][offset of tap + j]      r unrolled, j in vectors
  *
- * with the accumulators in registers: (tile_rows + 1) * vectors + 1 of them fit the register file. Between slices the
- * accumulators are stored in a local block; after the last slice the block goes through the fused epilogue to memory.
- * Every element is one sum in the order of (k, lead, tap), whatever the thread count. Where steps have a factor in
- * common (quantised weights), the panel is packed without it, and accumulators are added to the local block times the
- * factor.
+ * with the accumulators in registers: (tile_rows + 1) * vectors + 1 of them fit the register file. If one slice is the
+ * whole depth, a tile goes through the fused epilogue to memory while it is in L1; else accumulators are stored in a
+ * local block between slices, which takes that way after the last one. Every element is one sum in the order of (k,
+ * lead, tap), whatever the thread count, the tile and the slices. Where steps have a factor in common (quantised
+ * weights), the panel is packed without it, and accumulators are added to the block times the factor.
  *
- * Choice of the tile (full rate needs ten or more independent accumulators; wide panels read b less often): the shape
- * that computes the fewest elements past the edges. Packing costs one pass over b per block of rows, so blocks are as
- * tall as possible while every core gets several items. Positions after `used` are computed and discarded; packed
- * values for positions after the last line affect only those. */
+ * A cost model chooses shapes from what the target says of itself. A step of a tile takes as long as its products, or
+ * as its part of the panel takes from L2; tiles past the edges cost as much as others. Packing costs some cycles for
+ * each vector of b and block of rows, and for each vector of a and item's columns; so items are large, but every core
+ * gets several. Positions after `used` are computed and discarded; packed values for positions after the last line
+ * affect only those. */
 #include "codegen/kernels/cpu/contract/contract.h"
 
 #include <math.h>
 
 enum {
-  MAX_PRODUCTS = 384, /* of a slice: a panel of 64 columns then takes 96 KiB */
-  MAX_BLOCK_ROWS = 256,
-  MAX_TRANSPOSED_ROWS = 512, /* transposing a panel costs more */
-  MAX_PACKED_ROWS = 128,     /* of a, if it is packed, too */
-  ROW_PADDING = 16,          /* keeps its steps from mapping to the same cache sets */
-  TRANSPOSED_RUN = 16,
-  MIN_BLOCK_ROWS = 32,
-  MIN_PRODUCTS = 1 << 19, /* of an item: 2 to 4 us */
-  MIN_WINDOW_ROWS = 64,   /* copying lines costs more than copying a matrix */
-  WANTED_ITEMS = 12,
-  MAX_PACKED = 1 << 16, /* elements */
+  PRODUCTS_PER_CYCLE = 2,  /* of vectors */
+  LATENCY = 4,             /* cycles from a sum to the next one in its register */
+  L2_BYTES_PER_CYCLE = 24, /* that a loop over a panel gets, whatever data sheets say */
+  PACKING_CYCLES = 4,      /* of a vector in L2 */
+  FAR_CYCLES = 14,         /* of one beyond it */
+  WINDOW_CYCLES = 12,      /* of one that lines of an image make, or a transposed matrix */
+  ITEM_PRODUCTS = 1 << 11, /* vectors of products in the time that starting an item takes */
+  MAX_STEPS = 1024,        /* of a slice */
+  MAX_WINDOW_PRODUCTS = 384,
+  MAX_BLOCK_ROWS = 512,
+  MAX_ACROSS_ROWS = 288, /* where a is packed, too, and columns, so that slices are not short */
+  MAX_ACROSS_COLUMNS = 256,
+  MAX_PANELS = 16,
+  MAX_PACKED = 1 << 16,       /* elements of b */
+  MAX_ROWS_PACKED = 80 << 10, /* elements of a, and of a block between slices */
   MAX_UNROLLED_TAPS = 8,
+  RUN = 16,        /* steps that are transposed together */
   SHORT_ROW = 512, /* columns */
   BLOCK_STEPS = 8, /* blocks with a factor in common are a multiple of it, which is a group of the loops for few rows */
   MAX_BLOCK = 256, /* and fit a slice */
 };
 
+/* Cycles of a step that no product hides: for a vector of the panel, if a is packed; else for a row of a, which is a
+ * stream of its own. */
+#define VECTOR_CYCLES 0.25
+#define STREAM_CYCLES 0.05
+
 typedef struct tiling {
-  int64_t vectors, panel, tile_rows, block_rows, depth; /* panel in elements, depth in steps */
+  int64_t vectors, panel;   /* columns of a tile, in vectors and in elements */
+  int64_t tile_rows, tiles; /* rows of a tile, tiles of a block */
+  int64_t panels;           /* of an item */
+  int64_t depth;            /* steps of a slice */
 } tiling;
 
 /* ---- tiling ------------------------------------------------------------------------------------------------------ */
@@ -52,6 +67,10 @@ static int64_t rows_for(int64_t vectors, int64_t registers) {
 
 static int64_t round_up(int64_t x, int64_t to) {
   return (x + to - 1) / to * to;
+}
+
+static int64_t ceil_div(int64_t x, int64_t by) {
+  return (x + by - 1) / by;
 }
 
 static bool is_window(const kva_contraction *c) {
@@ -77,56 +96,52 @@ static bool is_one(void *user, const kva_expr *symbol, int64_t *out_v) {
   return true;
 }
 
-/* Where columns are a multiple of a symbol, as the positions of a batch of images are: those of one. */
-static int64_t choose_vectors(const kva_contraction *c, int64_t lanes, int64_t registers) {
-  int64_t n, m, widest = registers >= 32 ? 4 : c->panel ? 2 : 3, best = widest, least = INT64_MAX;
-  bool known = kva_expr_is_const(columns_of(c), &n);
-  if (!known && (!kva_expr_eval(columns_of(c), is_one, NULL, &n) || n < lanes)) return widest;
-  if (!kva_expr_is_const(c->rows, &m)) m = 0;
+/* What is known of a contraction's extents. */
+typedef struct extents {
+  int64_t rows, columns, depth, batch; /* 0: not known; of columns those of one image, if only the batch is not known */
+} extents;
+
+static extents extents_of(const kva_contraction *c) {
+  extents n = {0};
+  if (!kva_expr_is_const(c->rows, &n.rows)) n.rows = 0;
+  if (!kva_expr_is_const(columns_of(c), &n.columns)) n.columns = 0;
+  if (!kva_expr_is_const(c->depth, &n.depth)) n.depth = 0;
+  if (!kva_expr_is_const(c->batch, &n.batch)) n.batch = 0;
+  return n;
+}
+
+static double step_cycles(const kva_contraction *c, int64_t rows, int64_t vectors) {
+  double products = (double)(rows * vectors) / PRODUCTS_PER_CYCLE;
+  double panel = (double)(vectors * c->l->target->vector_bytes) / L2_BYTES_PER_CYCLE;
+  double rest = c->across_rows ? VECTOR_CYCLES * (double)vectors : STREAM_CYCLES * (double)rows;
+  return fmax(fmax(products, panel), LATENCY) + rest;
+}
+
+/* Cycles of a step of all tiles; where rows are not known, of a row in full tiles. */
+static double tiles_cycles(const kva_contraction *c, const extents *n, int64_t columns, int64_t rows, int64_t vectors) {
+  int64_t lanes = kva_target_lanes(c->l->target, c->type);
+  double cycles = step_cycles(c, rows, vectors) * (double)ceil_div(columns, vectors * lanes);
+  return n->rows ? cycles * (double)ceil_div(n->rows, rows) : cycles / (double)rows;
+}
+
+/* The widest and highest tile among the fastest. Where columns are a multiple of a symbol, as the positions of a batch
+ * of images are: for those of one. */
+static void choose_tile(const kva_contraction *c, const extents *n, tiling *t) {
+  int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers;
+  int64_t columns = n->columns, widest = registers >= 32 ? 4 : c->panel ? 2 : 3;
+  double least = INFINITY;
+  t->vectors = widest, t->tile_rows = rows_for(widest, registers);
+  if (!columns && (!kva_expr_eval(columns_of(c), is_one, NULL, &columns) || columns < lanes)) columns = widest * lanes;
   for (int64_t v = widest; v >= 1; v--) {
     if (v > 1 && c->panel % (v * lanes)) continue; /* vectors would cross panels of memory */
-    int64_t rows = rows_for(v, registers), made = round_up(n, v * lanes) * (m ? round_up(m, rows) : 1);
-    if (made < least) least = made, best = v;
+    int64_t most = rows_for(v, registers);
+    if (n->rows && n->rows < most) most = n->rows;
+    for (int64_t r = most; r >= 1 && (r == most || (n->rows && 2 * r >= most)); r--) {
+      double cycles = tiles_cycles(c, n, columns, r, v);
+      if (cycles < 0.999 * least) least = cycles, t->vectors = v, t->tile_rows = r;
+    }
   }
-  return best;
-}
-
-static int64_t choose_block_rows(const kva_contraction *c, int64_t panel) {
-  int64_t rows = c->across_rows ? MAX_PACKED_ROWS : c->along_depth ? MAX_TRANSPOSED_ROWS : MAX_BLOCK_ROWS, m, n, b, k;
-  int64_t least = is_window(c) || c->along_depth ? MIN_WINDOW_ROWS : MIN_BLOCK_ROWS;
-  if (!kva_expr_is_const(c->rows, &m)) return rows;
-  if (kva_expr_is_const(columns_of(c), &n) && kva_expr_is_const(c->batch, &b)) {
-    if (!kva_expr_is_const(c->depth, &k)) k = MIN_PRODUCTS;
-    while (least < rows && least * panel * k * c->leads * c->taps < MIN_PRODUCTS) least *= 2;
-    while (rows > least && b * ((m + rows - 1) / rows) * ((n + panel - 1) / panel) < WANTED_ITEMS) rows /= 2;
-  }
-  return m < rows ? (m > 0 ? m : 1) : rows;
-}
-
-/* Rows computed, padding included, with blocks of about `block_rows` made of tiles of `tile_rows`. */
-static int64_t padded_rows(int64_t m, int64_t block_rows, int64_t tile_rows) {
-  int64_t block = round_up(block_rows, tile_rows);
-  return (m + block - 1) / block * block;
-}
-
-/* Fewer rows per tile if that saves padding: a tile of r rows reads the panel once for r products, which costs about 1
- * / (4 r) of them. */
-static int64_t choose_tile_rows(const kva_contraction *c, int64_t most, int64_t block_rows) {
-  int64_t m, best = most;
-  double least = INFINITY;
-  if (!kva_expr_is_const(c->rows, &m)) return most;
-  if (m < most) most = best = m > 0 ? m : 1;
-  for (int64_t r = most; r >= 1 && 3 * r >= 2 * most; r--) {
-    double cost = (double)padded_rows(m, block_rows, r) * (1 + 0.25 / (double)r);
-    if (cost < least) least = cost, best = r;
-  }
-  return best;
-}
-
-/* A packed panel takes at most a quarter of the L2 cache. */
-static int64_t products_of_slice(const kva_contraction *c, int64_t panel) {
-  int64_t fit = c->l->target->l2_bytes / 4 / (panel * kva_dtype_bits(c->type) / 8);
-  return fit < MAX_PRODUCTS ? fit : MAX_PRODUCTS;
+  t->panel = t->vectors * lanes;
 }
 
 int64_t kva_contract_block(const kva_contraction *c) {
@@ -134,22 +149,78 @@ int64_t kva_contract_block(const kva_contraction *c) {
   return suits ? c->factor_block : 0;
 }
 
-static tiling choose_tiling(const kva_contraction *c) {
-  int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers, k;
-  tiling t = {.vectors = choose_vectors(c, lanes, registers)};
-  t.panel = t.vectors * lanes;
-  int64_t block_rows = choose_block_rows(c, t.panel);
-  t.tile_rows = choose_tile_rows(c, rows_for(t.vectors, registers), block_rows);
-  t.block_rows = round_up(block_rows, t.tile_rows);
-  t.depth = products_of_slice(c, t.panel) / (c->leads * c->taps);
-  int64_t step = c->leads * phases_of(c) * (t.panel + reach_of(c));
-  if (t.depth * step > MAX_PACKED) t.depth = MAX_PACKED / step;
-  if (t.depth < 1) t.depth = 1;
-  if (kva_expr_is_const(c->depth, &k)) {
-    int64_t slices = (k + t.depth - 1) / t.depth;
-    t.depth = slices > 0 ? (k + slices - 1) / slices : 1;
+/* A packed panel takes at most a quarter of the L2 cache, and slices of the depth are equal. */
+static void choose_depth(const kva_contraction *c, const extents *n, tiling *t) {
+  int64_t fit = c->l->target->l2_bytes / 4 / (t->panel * kva_dtype_bits(c->type) / 8);
+  int64_t most = is_window(c) ? MAX_WINDOW_PRODUCTS : MAX_STEPS;
+  int64_t step = c->leads * phases_of(c) * (t->panel + reach_of(c));
+  t->depth = (fit < most ? fit : most) / (c->leads * c->taps);
+  if (t->depth * step > MAX_PACKED) t->depth = MAX_PACKED / step;
+  int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
+  if (c->across_rows && t->depth * rows > MAX_ROWS_PACKED) t->depth = MAX_ROWS_PACKED / rows;
+  if (c->across_rows && t->depth * columns > MAX_PACKED) t->depth = MAX_PACKED / columns;
+  if (t->depth < 1) t->depth = 1;
+  if (n->depth) t->depth = ceil_div(n->depth, ceil_div(n->depth, t->depth));
+  if (kva_contract_block(c)) t->depth = round_up(t->depth, kva_contract_block(c));
+}
+
+/* Panels that are packed one by one read b in short pieces of its rows, each in another page of memory. */
+static bool packs_together(const kva_contraction *c, const tiling *t) {
+  bool plain = !is_window(c) && !c->along_depth && kva_expr_is(c->lines, 1) && !c->factor_block && !c->panel;
+  return plain && t->panels > 1 && t->panels * t->panel * t->depth <= MAX_PACKED;
+}
+
+/* The block between slices fits, and packed rows of a. */
+static bool item_fits(const kva_contraction *c, const tiling *t) {
+  int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
+  if (c->across_rows && (rows > MAX_ACROSS_ROWS || columns > MAX_ACROSS_COLUMNS)) return false;
+  return rows <= MAX_BLOCK_ROWS && rows * columns <= MAX_ROWS_PACKED;
+}
+
+/* Cycles that a vector of a matrix of so many elements takes to pack. */
+static double packing_cycles(const kva_contraction *c, int64_t elements) {
+  bool far = elements * kva_dtype_bits(c->type) / 8 > c->l->target->l2_bytes / 2;
+  return far ? FAR_CYCLES : PACKING_CYCLES;
+}
+
+/* What an item costs beside its products, as a share of them: packing, starting, and cores that wait for the last. */
+static double overhead(const kva_contraction *c, const extents *n, const tiling *t) {
+  int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel, cores = c->l->target->cores;
+  int64_t items = n->batch * ceil_div(n->rows, rows) * ceil_div(n->columns, columns);
+  int64_t products = n->rows * ceil_div(n->columns, t->panel) * t->vectors * n->depth * c->leads * c->taps * n->batch;
+  bool shuffles = is_window(c) || c->along_depth;
+  double of_b = shuffles ? WINDOW_CYCLES : packing_cycles(c, n->depth * n->columns);
+  double of_a = c->across_rows ? packing_cycles(c, n->depth * n->rows) : 0;
+  double packing = PRODUCTS_PER_CYCLE * (of_a / (double)columns + of_b / (double)rows);
+  double start = (double)(items * ITEM_PRODUCTS) / (double)products;
+  double wait = (double)(round_up(items, cores) - items) / (double)items + 0.1 * (double)cores / (double)items;
+  return packing + start + wait;
+}
+
+/* Panels of an item and tiles of its block. */
+static void choose_item(const kva_contraction *c, const extents *n, tiling *t) {
+  bool known = n->rows && n->columns && n->depth && n->batch;
+  int64_t tiles = n->rows ? ceil_div(n->rows, t->tile_rows) : MAX_BLOCK_ROWS;
+  double least = INFINITY;
+  tiling best = *t;
+  best.panels = 1, best.tiles = 1;
+  for (int64_t most = tiles < MAX_BLOCK_ROWS ? tiles : MAX_BLOCK_ROWS; most >= 1; most--) {
+    t->tiles = ceil_div(tiles, ceil_div(tiles, most)); /* blocks are nearly equal */
+    for (t->panels = 1; t->panels <= MAX_PANELS && item_fits(c, t); t->panels *= 2) {
+      if (t->panels > 1 && (!known || is_window(c) || c->any || (t->panels - 1) * t->panel >= n->columns)) break;
+      double cost = known ? overhead(c, n, t) : 1 / (double)t->tiles;
+      if (cost < least) least = cost, best = *t;
+    }
   }
-  if (kva_contract_block(c)) t.depth = round_up(t.depth, kva_contract_block(c));
+  *t = best;
+}
+
+static tiling choose_tiling(const kva_contraction *c) {
+  extents n = extents_of(c);
+  tiling t = {0};
+  choose_tile(c, &n, &t);
+  choose_item(c, &n, &t);
+  choose_depth(c, &n, &t);
   return t;
 }
 
@@ -172,9 +243,14 @@ typedef struct tile {
   tiling t;
   int64_t phases, segment; /* positions of a segment */
   int64_t factor_block;    /* kva_contract_block */
-  kva_dim columns, row_blocks, panels;
+  kva_dim columns, all_tiles, all_panels;
   bool one_slice; /* the sums start at 0 in registers */
-  const kva_expr *batch, *row0, *col0;
+  bool together;  /* all panels of an item are packed before the first is multiplied, row by row of b */
+  bool by_tile;   /* the block is that of one tile, whose results leave before the next one's are made */
+  const kva_expr *batch, *first_tile, *first_panel; /* of the item */
+  const kva_expr *tiles;                            /* of the item */
+  const kva_expr *col0;                             /* of the panel */
+  const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */
   kva_kbuf *packed, *factors, *packed_a, *acc, *block;
 } tile;
 
@@ -196,7 +272,7 @@ static bool one_line(const tile *x) {
 
 static const kva_expr *segment_at(const tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase) {
   const kva_expr *which = plus(x, times(x, plus(x, times(x, k, x->c->leads), lead), x->phases), phase);
-  return times(x, which, x->segment);
+  return plus(x, x->packed0, times(x, which, x->segment));
 }
 
 typedef kva_kval (*element_fn)(const kva_contraction *c, const kva_contract_at *at);
@@ -265,18 +341,23 @@ static void pack_lines(const tile *x, kva_contract_at *at, const kva_expr *base)
   over_lines(x, x->col0, end, x->c->line, at, pack_element, base);
 }
 
-static void pack_columns(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
+/* Step k of a slice. */
+static void pack_step(const tile *x, const kva_expr *k0, const kva_expr *k) {
   kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->c->leads), "lead");
   kva_kloop *phase = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->phases), "phase");
-  kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k->var), .lead = lead->var, .phase = phase->var};
-  const kva_expr *base = segment_at(x, k->var, lead->var, phase->var);
+  kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k), .lead = lead->var, .phase = phase->var};
+  const kva_expr *base = segment_at(x, k, lead->var, phase->var);
   if (one_line(x))
     pack_straight(x, &at, base);
   else
     pack_lines(x, &at, base);
   kva_k_loop_end(x->kb, phase);
   kva_k_loop_end(x->kb, lead);
+}
+
+static void pack_columns(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
+  pack_step(x, k0, k->var);
   kva_k_loop_end(x->kb, k);
 }
 
@@ -297,43 +378,80 @@ static void pack_run(const tile *x, const kva_expr *k0, const kva_expr *step, co
   kva_k_loop_end(x->kb, j);
 }
 
+/* As many steps of every column as there are lanes: squares that registers transpose (llvm_transpose.c). */
+static void pack_squares(const tile *x, const kva_expr *k0, const kva_expr *first) {
+  int64_t lanes = x->t.panel / x->t.vectors;
+  kva_kloop *v = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.vectors), "v");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, lanes), "j");
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, lanes), "u");
+  pack_one(x, k0, plus(x, first, u->var), num(x, 0), plus(x, times(x, v->var, lanes), j->var));
+  kva_k_loop_end(x->kb, u);
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, v);
+}
+
+/* Memory is one array of 32-bit elements, and a panel's columns are all there. */
+static bool in_squares(const tile *x) {
+  const kva_expr *last = kva_expr_addi(x->e, x->col0, x->t.panel - 1);
+  const kva_value *b = kva_operand(x->c->n, 1);
+  return x->c->leads == 1 && kva_expr_is_const(x->c->depth, NULL) && kva_dtype_bits(b->type->dtype) == 32 &&
+         !x->c->l->computes(x->c->l, b) && kva_expr_provably_less(x->e, last, x->columns);
+}
+
 /* Copies runs of columns, if memory is contiguous along the depth: along the leads of a step, or along its steps. The
  * part of the panel that the runs of all columns fill stays in L1 meanwhile. */
 static void pack_transposed(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  bool leads = x->c->leads > 1;
-  const kva_expr *run = num(x, TRANSPOSED_RUN), *n = leads ? num(x, x->c->leads) : slice;
+  bool leads = x->c->leads > 1, squares = in_squares(x);
+  int64_t length = squares ? x->t.panel / x->t.vectors : RUN;
+  const kva_expr *run = num(x, length), *n = leads ? num(x, x->c->leads) : slice;
   kva_kloop *step = kva_k_loop_begin(x->kb, KVA_K_SERIAL, leads ? slice : num(x, 1), "step");
   const kva_expr *of_step = leads ? step->var : NULL;
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, n, run), "i");
-  pack_run(x, k0, of_step, times(x, i->var, TRANSPOSED_RUN), TRANSPOSED_RUN);
+  if (squares)
+    pack_squares(x, k0, times(x, i->var, length));
+  else
+    pack_run(x, k0, of_step, times(x, i->var, length), length);
   kva_k_loop_end(x->kb, i);
   kva_kloop *rest = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_mod(x->e, n, run), "rest");
-  pack_run(x, k0, of_step, plus(x, times(x, kva_expr_div(x->e, n, run), TRANSPOSED_RUN), rest->var), 1);
+  pack_run(x, k0, of_step, plus(x, times(x, kva_expr_div(x->e, n, run), length), rest->var), 1);
   kva_k_loop_end(x->kb, rest);
   kva_k_loop_end(x->kb, step);
 }
 
-static const kva_expr *packed_a_at(const tile *x, const kva_expr *k, const kva_expr *row) {
-  return plus(x, times(x, k, x->t.block_rows + ROW_PADDING), row);
+/* Tile `tile` of the block, step k of the slice, row of the tile. */
+static const kva_expr *packed_a_at(const tile *x, const kva_expr *tile_of_block, const kva_expr *k,
+                                   const kva_expr *row) {
+  return plus(x, times(x, plus(x, times(x, tile_of_block, x->t.depth), k), x->t.tile_rows), row);
+}
+
+/* A row of the result: that of a tile of the block. Tiles have names, so that bounds are seen. */
+static const kva_expr *first_row(const tile *x, const kva_expr *tile_of_block) {
+  return times(x, kva_k_name(x->kb, plus(x, x->first_tile, tile_of_block), x->all_tiles), x->t.tile_rows);
+}
+
+/* The rows of a tile that exist. */
+static const kva_expr *rows_from(const tile *x, const kva_expr *row) {
+  const kva_expr *last = kva_expr_addi(x->e, row, x->t.tile_rows - 1), *rows = num(x, x->t.tile_rows);
+  if (kva_expr_provably_less(x->e, last, x->c->rows)) return rows;
+  return kva_expr_min(x->e, rows, kva_expr_sub(x->e, x->c->rows, row));
 }
 
 /* The block's rows of a for a slice, if memory is contiguous along them. */
 static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  const kva_expr *n_rows = kva_expr_min(x->e, num(x, x->t.block_rows), kva_expr_sub(x->e, x->c->rows, x->row0));
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, n_rows, "r");
-  kva_contract_at at = {.batch = x->batch,
-                        .k = plus(x, k0, k->var),
-                        .lead = num(x, 0),
-                        .row = plus(x, x->row0, r->var),
-                        .tap = num(x, 0)};
-  kva_k_store(x->kb, x->packed_a, packed_a_at(x, k->var, r->var), x->c->a(x->c, &at));
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
+  const kva_expr *row = first_row(x, i->var);
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, rows_from(x, row), "r");
+  kva_contract_at at = {
+      .batch = x->batch, .k = plus(x, k0, k->var), .lead = num(x, 0), .row = plus(x, row, r->var), .tap = num(x, 0)};
+  kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k->var, r->var), x->c->a(x->c, &at));
   kva_k_loop_end(x->kb, r);
+  kva_k_loop_end(x->kb, i);
   kva_k_loop_end(x->kb, k);
 }
 
+/* The panel's part of b. */
 static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  if (x->c->across_rows) pack_rows(x, k0, slice);
   if (x->factor_block) pack_factors(x, k0, slice);
   if (x->c->along_depth)
     pack_transposed(x, k0, slice);
@@ -344,7 +462,8 @@ static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 typedef struct step {
-  const kva_expr *first_row, *k0, *k, *lead, *tap;
+  const kva_expr *tile, *row; /* of the block; its first row of the result */
+  const kva_expr *k0, *k, *lead, *tap;
   const kva_expr *q; /* block with a factor in common */
 } step;
 
@@ -358,38 +477,43 @@ static void over_tile(const tile *x, tile_body body, const step *s) {
   kva_k_loop_end(x->kb, r);
 }
 
-static const kva_expr *block_at(const tile *x, const kva_expr *row, const kva_expr *j) {
-  return plus(x, times(x, row, x->t.panel), j);
+static const kva_expr *acc_at(const tile *x, const kva_expr *r, const kva_expr *j) {
+  return plus(x, times(x, r, x->t.panel), j);
+}
+
+static const kva_expr *block_at(const tile *x, const kva_expr *tile_of_block, const kva_expr *r, const kva_expr *j) {
+  const kva_expr *first = x->by_tile ? num(x, 0) : times(x, tile_of_block, x->t.tile_rows * x->t.panel);
+  return plus(x, plus(x, x->block0, first), acc_at(x, r, j));
 }
 
 static void clear_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   (void)s;
-  kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_k_const(x->kb, x->c->type, 0));
+  kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k_const(x->kb, x->c->type, 0));
 }
 
 static void load_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
-  kva_kval v = kva_k_load(x->kb, x->block, block_at(x, plus(x, s->first_row, r), j));
-  kva_k_store(x->kb, x->acc, block_at(x, r, j), v);
+  kva_kval v = kva_k_load(x->kb, x->block, block_at(x, s->tile, r, j));
+  kva_k_store(x->kb, x->acc, acc_at(x, r, j), v);
 }
 
 static void save_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
-  kva_kval v = kva_k_load(x->kb, x->acc, block_at(x, r, j));
-  kva_k_store(x->kb, x->block, block_at(x, plus(x, s->first_row, r), j), v);
+  kva_kval v = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
+  kva_k_store(x->kb, x->block, block_at(x, s->tile, r, j), v);
 }
 
 /* Adds the sums of a block of steps times its factor. */
 static void add_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
-  const kva_expr *at = block_at(x, plus(x, s->first_row, r), j);
+  const kva_expr *at = block_at(x, s->tile, r, j);
   kva_kval factor = kva_k_load(x->kb, x->factors, plus(x, times(x, s->q, x->t.panel), j));
-  kva_kval sum = kva_k_load(x->kb, x->acc, block_at(x, r, j));
+  kva_kval sum = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
   kva_k_store(x->kb, x->block, at, kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at)));
 }
 
 /* Rows past the edge read the last row instead, or whatever the panel holds; their sums are never stored. */
 static kva_kval factor_a(const tile *x, const kva_expr *r, const step *s) {
   const kva_contraction *c = x->c;
-  const kva_expr *in_block = plus(x, s->first_row, r), *row = plus(x, x->row0, in_block);
-  if (c->across_rows) return kva_k_load(x->kb, x->packed_a, packed_a_at(x, s->k, in_block));
+  const kva_expr *row = plus(x, s->row, r);
+  if (c->across_rows) return kva_k_load(x->kb, x->packed_a, packed_a_at(x, s->tile, s->k, r));
   if (!kva_expr_provably_less(x->e, row, c->rows)) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, c->rows, -1));
   kva_contract_at at = {.batch = x->batch, .k = plus(x, s->k0, s->k), .lead = s->lead, .row = row, .tap = s->tap};
   return c->a(c, &at);
@@ -400,8 +524,8 @@ static void multiply_add(const tile *x, const kva_expr *r, const kva_expr *j, co
   const kva_expr *moved = times(x, s->tap, c->spread), *stride = num(x, c->stride);
   const kva_expr *from = segment_at(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
   kva_kval b = kva_k_load(x->kb, x->packed, plus(x, plus(x, from, kva_expr_div(x->e, moved, stride)), j));
-  kva_kval acc = kva_k_load(x->kb, x->acc, block_at(x, r, j));
-  kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
+  kva_kval acc = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
+  kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
 }
 
 /* n steps of the slice, from `first` on. */
@@ -417,12 +541,12 @@ static void multiply_steps(const tile *x, step *s, const kva_expr *first, const 
   kva_k_loop_end(x->kb, k);
 }
 
-/* Tiles of a block. Where the number of rows is not known, only those that have some: one row costs a tile. */
-static const kva_expr *tiles_of_block(const tile *x) {
-  int64_t whole = x->t.block_rows / x->t.tile_rows;
-  if (kva_expr_is_const(x->c->rows, NULL)) return num(x, whole);
-  const kva_expr *rest = kva_expr_ceildiv(x->e, kva_expr_sub(x->e, x->c->rows, x->row0), num(x, x->t.tile_rows));
-  return kva_expr_min(x->e, num(x, whole), rest);
+static void clear_tile(const tile *x, const kva_expr *tile_of_block) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.tile_rows), "r");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->t.panel), "j");
+  kva_k_store(x->kb, x->block, block_at(x, tile_of_block, r->var, j->var), kva_k_const(x->kb, x->c->type, 0));
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, r);
 }
 
 /* The slice, block by block. */
@@ -437,80 +561,140 @@ static void multiply_blocks(const tile *x, step *s, const kva_expr *slice) {
   kva_k_loop_end(x->kb, q);
 }
 
+static void store_tile(const tile *x, const kva_expr *tile_of_block, const kva_expr *row);
+
 static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles_of_block(x), "i");
-  step s = {.first_row = times(x, i->var, x->t.tile_rows), .k0 = k0};
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
+  step s = {.tile = i->var, .row = first_row(x, i->var), .k0 = k0};
   if (x->factor_block) {
+    if (x->by_tile) clear_tile(x, i->var);
     multiply_blocks(x, &s, slice);
   } else {
     over_tile(x, x->one_slice ? clear_acc : load_acc, &s);
     multiply_steps(x, &s, num(x, 0), slice);
     over_tile(x, save_acc, &s);
   }
+  if (x->by_tile) store_tile(x, i->var, s.row);
   kva_k_loop_end(x->kb, i);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-static void clear_block(const tile *x) {
-  const kva_expr *rows = kva_expr_muli(x->e, tiles_of_block(x), x->t.tile_rows);
-  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, rows, "i");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->t.panel), "j");
-  kva_k_store(x->kb, x->block, block_at(x, i->var, j->var), kva_k_const(x->kb, x->c->type, 0));
-  kva_k_loop_end(x->kb, j);
-  kva_k_loop_end(x->kb, i);
-}
+typedef struct stored_row {
+  const kva_expr *tile, *r; /* of the block, of the tile */
+} stored_row;
 
 static void store_element(const tile *x, kva_contract_at *at, const kva_expr *column, const void *user) {
-  const kva_expr *from = block_at(x, user, kva_expr_sub(x->e, column, x->col0));
+  const stored_row *row = user;
+  const kva_expr *from = block_at(x, row->tile, row->r, kva_expr_sub(x->e, column, x->col0));
   kva_contract_store(x->c, at, kva_k_load(x->kb, x->block, from));
 }
 
-static void store_block(const tile *x) {
+static void store_tile(const tile *x, const kva_expr *tile_of_block, const kva_expr *row) {
   kva_expr_ctx *e = x->e;
-  const kva_expr *n_rows = kva_expr_min(e, num(x, x->t.block_rows), kva_expr_sub(e, x->c->rows, x->row0));
-  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n_rows, "i");
-  kva_contract_at at = {.batch = x->batch, .row = plus(x, x->row0, i->var), .line = num(x, 0)};
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, rows_from(x, row), "r");
+  kva_contract_at at = {.batch = x->batch, .row = plus(x, row, r->var), .line = num(x, 0)};
+  const stored_row from = {tile_of_block, r->var};
   if (one_line(x)) {
     const kva_expr *n = kva_expr_min(e, num(x, x->t.panel), kva_expr_sub(e, x->c->used, x->col0));
     kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, n, "j");
     at.position = plus(x, x->col0, j->var);
-    store_element(x, &at, at.position, i->var);
+    store_element(x, &at, at.position, &from);
     kva_k_loop_end(x->kb, j);
   } else {
     const kva_expr *end = kva_expr_min(e, kva_expr_addi(e, x->col0, x->t.panel), x->columns);
-    over_lines(x, x->col0, end, x->c->used, &at, store_element, i->var);
+    over_lines(x, x->col0, end, x->c->used, &at, store_element, &from);
   }
+  kva_k_loop_end(x->kb, r);
+}
+
+static void store_block(const tile *x) {
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
+  store_tile(x, i->var, first_row(x, i->var));
   kva_k_loop_end(x->kb, i);
+}
+
+static void clear_block(const tile *x) {
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
+  clear_tile(x, i->var);
+  kva_k_loop_end(x->kb, i);
+}
+
+typedef void (*panel_body)(const tile *x, const kva_expr *k0, const kva_expr *slice);
+
+/* The panels of an item, each with its columns and its part of the block. */
+static void over_panels(const tile *x, panel_body body, const kva_expr *k0, const kva_expr *slice) {
+  const kva_expr *left = kva_expr_sub(x->e, x->all_panels, x->first_panel);
+  kva_kloop *p = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_min(x->e, num(x, x->t.panels), left), "p");
+  tile y = *x;
+  y.col0 = times(x, kva_k_name(x->kb, plus(x, x->first_panel, p->var), x->all_panels), x->t.panel);
+  if (x->together) y.packed0 = times(x, p->var, x->t.depth * x->segment);
+  if (!x->by_tile) y.block0 = times(x, p->var, x->t.tiles * x->t.tile_rows * x->t.panel);
+  body(&y, k0, slice);
+  kva_k_loop_end(x->kb, p);
+}
+
+static void multiply_panel(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  if (!x->together) pack(x, k0, slice);
+  multiply_slice(x, k0, slice);
+}
+
+static void clear_panel(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  (void)k0, (void)slice;
+  clear_block(x);
+}
+
+static void store_panel(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  (void)k0, (void)slice;
+  store_block(x);
+}
+
+static void pack_together(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
+  over_panels(x, pack_step, k0, k->var);
+  kva_k_loop_end(x->kb, k);
+}
+
+static void multiply_part(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  if (x->c->across_rows) pack_rows(x, k0, slice);
+  if (x->together) pack_together(x, k0, slice);
+  over_panels(x, multiply_panel, k0, slice);
 }
 
 static void over_depth(const tile *x) {
   if (x->one_slice) {
-    pack(x, num(x, 0), x->c->depth);
-    multiply_slice(x, num(x, 0), x->c->depth);
+    multiply_part(x, num(x, 0), x->c->depth);
     return;
   }
   const kva_expr *slices = kva_expr_ceildiv(x->e, x->c->depth, num(x, x->t.depth));
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slices, "s");
   const kva_expr *k0 = times(x, s->var, x->t.depth);
-  const kva_expr *slice = kva_expr_min(x->e, num(x, x->t.depth), kva_expr_sub(x->e, x->c->depth, k0));
-  pack(x, k0, slice);
-  multiply_slice(x, k0, slice);
+  multiply_part(x, k0, kva_expr_min(x->e, num(x, x->t.depth), kva_expr_sub(x->e, x->c->depth, k0)));
   kva_k_loop_end(x->kb, s);
 }
 
-/* Work item -> (batch, panel, block of rows). Rows vary fastest, so that consecutive items share the panel of b. If
+static kva_dim row_blocks(const tile *x) {
+  return kva_expr_ceildiv(x->e, x->all_tiles, num(x, x->t.tiles));
+}
+
+static kva_dim column_blocks(const tile *x) {
+  return kva_expr_ceildiv(x->e, x->all_panels, num(x, x->t.panels));
+}
+
+/* Work item -> (batch, panels, block of rows). Rows vary fastest, so that consecutive items share the panels of b. If
  * rows of the result are short, panels vary fastest: otherwise two threads write adjacent ranges of the same rows, and
  * their prefetchers contend for the cache lines. */
 static void place_item(tile *x, const kva_expr *item) {
   int64_t n;
   bool short_rows = !x->c->across_rows && kva_expr_is_const(x->columns, &n) && n <= SHORT_ROW;
-  const kva_expr *inner = short_rows ? x->panels : x->row_blocks, *outer = short_rows ? x->row_blocks : x->panels;
+  const kva_expr *inner = short_rows ? column_blocks(x) : row_blocks(x);
+  const kva_expr *outer = short_rows ? row_blocks(x) : column_blocks(x);
   const kva_expr *first = kva_expr_mod(x->e, item, inner), *rest = kva_expr_div(x->e, item, inner);
   const kva_expr *second = kva_expr_mod(x->e, rest, outer);
-  x->row0 = times(x, short_rows ? second : first, x->t.block_rows);
-  x->col0 = times(x, short_rows ? first : second, x->t.panel);
+  x->first_tile = times(x, short_rows ? second : first, x->t.tiles);
+  x->first_panel = times(x, short_rows ? first : second, x->t.panels);
   x->batch = kva_expr_div(x->e, rest, outer);
+  x->tiles = kva_expr_min(x->e, num(x, x->t.tiles), kva_expr_sub(x->e, x->all_tiles, x->first_tile));
 }
 
 const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
@@ -522,31 +706,36 @@ static tile tile_of(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   tile x = {.c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
   x.segment = x.t.panel + reach_of(c), x.factor_block = kva_contract_block(c);
-  int64_t depth;
+  int64_t depth, rows = x.t.tile_rows, block_rows = x.t.tiles * rows;
   x.one_slice = kva_expr_is_const(c->depth, &depth) && depth <= x.t.depth;
-  x.packed = kva_k_local(kb, "packed", c->type, x.t.depth * c->leads * x.phases * x.segment);
+  x.by_tile = x.one_slice && !c->any;
+  x.together = packs_together(c, &x.t);
+  x.packed0 = x.block0 = num(&x, 0);
+  int64_t packed = x.t.depth * c->leads * x.phases * x.segment;
+  x.packed = kva_k_local(kb, "packed", c->type, x.together ? packed * x.t.panels : packed);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
-  if (c->across_rows) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * (x.t.block_rows + ROW_PADDING));
-  x.block = kva_k_local(kb, "block", c->type, x.t.block_rows * x.t.panel);
-  x.acc = kva_k_local(kb, "acc", c->type, x.t.tile_rows * x.t.panel);
-  x.row_blocks = kva_expr_ceildiv(x.e, c->rows, num(&x, x.t.block_rows));
-  x.panels = kva_expr_ceildiv(x.e, x.columns, num(&x, x.t.panel));
+  if (c->across_rows) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * block_rows);
+  x.block = kva_k_local(kb, "block", c->type, (x.by_tile ? rows : block_rows * x.t.panels) * x.t.panel);
+  x.acc = kva_k_local(kb, "acc", c->type, rows * x.t.panel);
+  x.all_tiles = kva_expr_ceildiv(x.e, c->rows, num(&x, rows));
+  x.all_panels = kva_expr_ceildiv(x.e, x.columns, num(&x, x.t.panel));
   return x;
 }
 
 static const kva_expr *items_of(const tile *x) {
-  return kva_expr_mul(x->e, kva_expr_mul(x->e, x->row_blocks, x->panels), x->c->batch);
+  return kva_expr_mul(x->e, kva_expr_mul(x->e, row_blocks(x), column_blocks(x)), x->c->batch);
 }
 
 static void emit_item(tile *x, const kva_expr *item) {
   const kva_contraction *c = x->c;
   place_item(x, item);
   kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x->batch}) : NULL;
-  if (any || !x->one_slice || x->factor_block) clear_block(x);
+  bool adds = any || !x->one_slice || x->factor_block; /* to the block */
+  if (adds && !x->by_tile) over_panels(x, clear_panel, NULL, NULL);
   kva_kinstr *branch = any ? kva_k_if_begin(x->kb, any) : NULL;
   over_depth(x);
   if (branch) kva_k_if_end(x->kb, branch);
-  store_block(x);
+  if (!x->by_tile) over_panels(x, store_panel, NULL, NULL);
 }
 
 /* Where the number of rows is not known: items of the loops for few rows, or else of tiles. The other kind has none. */

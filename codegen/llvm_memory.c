@@ -164,6 +164,26 @@ static LLVMValueRef addresses(kva_emit *e, const kva_kbuf *buf, const kva_expr *
   return LLVMBuildGEP2(e->b, type, base, &varying, 1, "");
 }
 
+/* Elements that a CPU does not gather, without a branch. LLVM makes a branch of each lane of a masked gather, and LLVM
+ * 19 then gives some lanes the masks of others (machine-cse after sinking; tests/e2e/gather_halves.kv). */
+static bool has_no_gather(const kva_emit *e, const kva_kbuf *buf) {
+  enum { GATHERED_BYTES = 4, GATHERING_BYTES = 32 }; /* AVX2 has the instruction, SSE and NEON have not */
+  return !kva_ll_is_gpu(e) && (element_bytes(buf) < GATHERED_BYTES || e->cg->target.vector_bytes < GATHERING_BYTES);
+}
+
+static LLVMValueRef load_lanes(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointers,
+                               LLVMValueRef mask) {
+  LLVMValueRef v = LLVMGetPoison(type), none = zeros(e);
+  for (unsigned k = 0; k < e->lanes.n; k++) {
+    LLVMValueRef lane = kva_ll_i64(e, k), at = LLVMBuildExtractElement(e->b, pointers, lane, "");
+    at = LLVMBuildSelect(e->b, LLVMBuildExtractElement(e->b, mask, lane, ""), at, none, "");
+    LLVMValueRef x = LLVMBuildLoad2(e->b, kva_ll_storage(e, buf->dtype), at, "");
+    LLVMSetAlignment(x, element_bytes(buf));
+    v = LLVMBuildInsertElement(e->b, v, x, lane, "");
+  }
+  return v;
+}
+
 static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
   LLVMValueRef permuted = mask ? NULL : kva_ll_permute(e, i);
@@ -171,7 +191,9 @@ static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef m
   bool in_parts = !is_packed(i->buf) && !kva_ll_is_gpu(e);
   LLVMValueRef index = in_parts ? NULL : kva_ll_expr_lanes(e, i->index);
   LLVMValueRef pointer = in_parts ? addresses(e, i->buf, i->index) : address(e, i->buf, index, !mask);
-  LLVMValueRef v = masked_load(e, i->buf, type, pointer, mask ? mask : all_lanes(e, e->lanes.n));
+  bool one_by_one = mask && has_no_gather(e, i->buf);
+  LLVMValueRef v = one_by_one ? load_lanes(e, i->buf, type, pointer, mask)
+                              : masked_load(e, i->buf, type, pointer, mask ? mask : all_lanes(e, e->lanes.n));
   if (is_packed(i->buf)) v = LLVMBuildLShr(e->b, v, shift_of_packed(e, i->buf, index), "");
   return v;
 }

@@ -417,6 +417,12 @@ static void write_bind(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   out->desc = b;
 }
 
+/* Which step it waits for is known when all are written. */
+static void write_wait(writer *w, const kva_plan_step *s, kva_step_desc *out) {
+  out->n_results = (int32_t)s->started->n_results;
+  out->origin = kva_arena_printf(w->arena, "wait for %s", origin_of(w, s->started));
+}
+
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
@@ -425,6 +431,7 @@ static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   case KVA_PLAN_LOOP: write_loop(w, s, out); break;
   case KVA_PLAN_BIND: write_bind(w, s, out); break;
   case KVA_PLAN_COPY: break;
+  case KVA_PLAN_WAIT: write_wait(w, s, out); break;
   case KVA_PLAN_KERNEL:
     if (s->node->op->lower_kind == KVA_LOWER_CALL)
       write_call(w, s, out);
@@ -436,11 +443,9 @@ static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
 
 /* Settling a step may insert a copy after it. The step's kernel lives in `scratch`: code is all that is kept of it. */
 static kva_status write_step_in(writer *w, kva_memory_plan *p, uint32_t index, kva_arena *scratch, kva_step_desc *out) {
-  static const kva_step_kind kinds[] = {[KVA_PLAN_COPY] = KVA_STEP_COPY,
-                                        [KVA_PLAN_KERNEL] = KVA_STEP_KERNEL,
-                                        [KVA_PLAN_BRANCH] = KVA_STEP_BRANCH,
-                                        [KVA_PLAN_LOOP] = KVA_STEP_LOOP,
-                                        [KVA_PLAN_BIND] = KVA_STEP_BIND};
+  static const kva_step_kind kinds[] = {
+      [KVA_PLAN_COPY] = KVA_STEP_COPY, [KVA_PLAN_KERNEL] = KVA_STEP_KERNEL, [KVA_PLAN_BRANCH] = KVA_STEP_BRANCH,
+      [KVA_PLAN_LOOP] = KVA_STEP_LOOP, [KVA_PLAN_BIND] = KVA_STEP_BIND,     [KVA_PLAN_WAIT] = KVA_STEP_WAIT};
   const kva_node *node = p->steps.data[index].node;
   bool is_kernel = p->steps.data[index].kind == KVA_PLAN_KERNEL;
   kva_kernel *k = NULL;
@@ -463,6 +468,17 @@ static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_
   kva_status status = write_step_in(w, p, index, scratch, out);
   kva_arena_destroy(scratch);
   return status;
+}
+
+/* An exchange and the step that waits for it know each other by number. */
+static void join_waits(writer *w, const kva_memory_plan *p, kva_step_desc *steps) {
+  for (uint32_t i = 0; i < p->steps.len; i++) {
+    if (p->steps.data[i].kind != KVA_PLAN_WAIT) continue;
+    kva_wait_desc *d = KVA_NEW(w->arena, kva_wait_desc);
+    *d = (kva_wait_desc){.start = kva_plan_start(p, i)};
+    steps[i].desc = d;
+    steps[d->start].wait = (int32_t)i;
+  }
 }
 
 /* ---- conditions -------------------------------------------------------------------------------------------------- */
@@ -515,13 +531,14 @@ static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out)
   for (uint32_t i = 0; i < p->steps.len; i++) { /* visits all steps, so that one run reports everything unsupported */
     kva_step_desc step = {0};
     const kva_node *node = p->steps.data[i].node;
-    kva_task task = {.what = "step", .name = node ? node->op->name : "copy", .loc = node ? &node->loc : NULL};
+    kva_task task = {.what = "step", .name = node ? node->op->name : "copy or wait", .loc = node ? &node->loc : NULL};
     kva_task_begin(&task);
     kva_status s = write_step(w, p, i, &step);
     kva_task_end(&task);
     KVA_PUSH(w->arena, &steps, step);
     if (status == KVA_OK) status = s;
   }
+  join_waits(w, p, steps.data);
   kva_buffer_desc *buffers = KVA_NEW_ARRAY(w->arena, kva_buffer_desc, p->buffers.len + 1);
   for (uint32_t i = 0; i < p->buffers.len; i++) write_buffer(w, &p->buffers.data[i], &buffers[i]);
   condition_list conditions = {0};

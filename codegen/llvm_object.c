@@ -163,7 +163,7 @@ static LLVMValueRef step(const writer *w, const kva_step_desc *s) {
                            c32(w, s->call),
                            c32(w, s->n_args),
                            c32(w, s->n_results),
-                           c32(w, 0),
+                           c32(w, s->wait),
                            numbers(w, s->n_args, s->args),
                            formula(w, &s->grid),
                            string(w, s->origin),

@@ -1,15 +1,22 @@
 /* Confirms a plan's in-place proposals on scheduled kernels, or replaces them by a temporary and a copy. */
 #include "codegen/codegen.h"
+#include "ops/ids.h"
 
 static bool shares_buffer(const kva_plan_step *s, uint32_t operand, uint32_t result) {
   return s->args[operand] == s->args[result];
+}
+
+/* A sum over processes may take the place of its own operand. */
+static bool sums_in_place(const kva_plan_step *s, uint32_t operand, uint32_t result) {
+  return kva_is(s->node, KVA_OP_all_reduce) && result == operand + s->node->n_results;
 }
 
 /* Relies on the kernel's parameters being in the order of the step's arguments. */
 static bool is_safe(const kva_plan_step *s, uint32_t result, const kva_kernel *k) {
   uint32_t n_operands = s->n_args - s->node->n_results;
   for (uint32_t i = 0; i < n_operands; i++)
-    if (shares_buffer(s, i, result) && !(k && kva_kernel_in_place(k, k->bufs.data[result], k->bufs.data[i])))
+    if (shares_buffer(s, i, result) && !sums_in_place(s, i, result) &&
+        !(k && kva_kernel_in_place(k, k->bufs.data[result], k->bufs.data[i])))
       return false;
   return true;
 }

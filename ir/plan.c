@@ -1,8 +1,7 @@
 /* Edits of a finished memory plan. */
 #include "ir/plan.h"
 
-/* Inserts an empty step: numbers of steps and lifetimes from `step` on increase by one. */
-static kva_plan_step *insert_step(kva_memory_plan *p, kva_arena *arena, uint32_t step) {
+kva_plan_step *kva_plan_insert(kva_memory_plan *p, kva_arena *arena, uint32_t step) {
   kva_plan_step none = {0};
   KVA_PUSH(arena, &p->steps, none);
   memmove(&p->steps.data[step + 1], &p->steps.data[step], (p->steps.len - 1 - step) * sizeof none);
@@ -13,6 +12,14 @@ static kva_plan_step *insert_step(kva_memory_plan *p, kva_arena *arena, uint32_t
     b->last_step += b->last_step >= (int32_t)step;
   }
   return &p->steps.data[step];
+}
+
+int32_t kva_plan_start(const kva_memory_plan *p, uint32_t wait) {
+  const kva_plan_step *w = &p->steps.data[wait];
+  uint32_t start = wait;
+  while (start > 0 && p->steps.data[start].node != w->started) start--;
+  KVA_ASSERT(w->kind == KVA_PLAN_WAIT && p->steps.data[start].node == w->started);
+  return (int32_t)start;
 }
 
 void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg) {
@@ -28,7 +35,7 @@ void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint
   args[arg] = own;
   s->args = args;
   const int32_t copy[] = {home, own};
-  *insert_step(p, arena, step + 1) =
+  *kva_plan_insert(p, arena, step + 1) =
       (kva_plan_step){.kind = KVA_PLAN_COPY, .n_args = 2, .args = kva_arena_memdup(arena, copy, sizeof copy)};
   KVA_PUSH(arena, &p->buffers, temporary);
 }

@@ -29,11 +29,14 @@ typedef enum kva_plan_kind {
   KVA_PLAN_BRANCH, /* if. These three: all operands that are given, then results */
   KVA_PLAN_LOOP,
   KVA_PLAN_BIND,
+  KVA_PLAN_WAIT, /* args: those of an exchange between processes that an earlier step only starts; it has ended behind
+                    this step */
 } kva_plan_kind;
 
 typedef struct kva_plan_step {
   kva_plan_kind kind;
-  kva_node *node; /* NULL: copy */
+  kva_node *node;    /* NULL: copy, wait */
+  kva_node *started; /* WAIT: the node of the step that starts the exchange */
   uint32_t n_args;
   const int32_t *args;                 /* buffers */
   struct kva_memory_plan *programs[2]; /* BRANCH: then, else; LOOP: the body */
@@ -59,5 +62,13 @@ bool kva_assumed_extent(void *module, const kva_expr *symbol, int64_t *out_exten
  * the step's scheduled kernel must confirm (kva_kernel_in_place). If it does not, this moves argument `arg` of the
  * step, a result, to a temporary and inserts a copy from it after the step. */
 void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg);
+
+/* Inserts an empty step before step `step`, or at the end: numbers of steps and lifetimes from `step` on increase by
+ * one.
+ */
+kva_plan_step *kva_plan_insert(kva_memory_plan *p, kva_arena *arena, uint32_t step);
+
+/* The step that starts what step `wait`, a WAIT, ends. */
+int32_t kva_plan_start(const kva_memory_plan *p, uint32_t wait);
 
 #endif

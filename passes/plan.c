@@ -11,6 +11,8 @@
  * is the input's. A kernel that stores only part of its result (KVA_UPDATES_PART) has operand 0 copied there first,
  * unless the two share a buffer.
  * if and loop become steps that run plans of their sub-graphs, bind one that gives a symbol its value.
+ * Sums over processes take the place of what only they read. Exchanges end as late as their results are read:
+ * passes/plan_waits.c.
  * Requires: kva_prepare after kva_optimize: a state is read before it is written, and written once. The runtime places
  * temporaries when shapes are known; sizes stay symbolic here.
  * Why lifetimes and not offsets: one plan serves every binding of the symbols. */
@@ -197,6 +199,16 @@ static kva_plan_step *push_step(planner *p, kva_plan_kind kind, kva_node *node, 
   return &p->plan->steps.data[step];
 }
 
+/* A sum over processes takes the place of what only it reads. */
+static void sum_in_place(planner *p, const kva_node *n) {
+  for (uint32_t i = 0; i < n->n_operands && kva_is(n, KVA_OP_all_reduce); i++) {
+    kva_value *v = kva_operand(n, i);
+    int32_t home = p->buffer_of[v->id], *result = &p->buffer_of[n->results[i].id];
+    bool alone = kva_storage_root(v) == v && kva_value_use_count(v) == 1 && home >= 0;
+    if (alone && *result < 0 && p->plan->buffers.data[home].place == KVA_PLACE_TEMP) *result = home;
+  }
+}
+
 /* Operands of kernels are passed once each. */
 static kva_plan_step *add_node(planner *p, kva_plan_kind kind, kva_node *n) {
   KVA_ASSERT(n->graph);
@@ -208,6 +220,7 @@ static kva_plan_step *add_node(planner *p, kva_plan_kind kind, kva_node *n) {
     for (uint32_t j = 0; j < i && !seen && once; j++) seen = n->operands[j].value == v;
     if (!seen) KVA_PUSH(p->arena, &args, buffer_for(p, v));
   }
+  sum_in_place(p, n);
   for (uint32_t r = 0; r < n->n_results; r++) KVA_PUSH(p->arena, &args, buffer_for(p, &n->results[r]));
   return push_step(p, kind, n, args.len, args.data);
 }
@@ -307,6 +320,7 @@ static kva_memory_plan *plan_graph(kva_module *m, kva_function *f, const kva_gra
   /* Copies last: other outputs before updates, since an output may show the old value. */
   add_output_copies(&p);
   add_update_copies(&p);
+  if (!p.plan->is_internal) kva_plan_waits(p.plan, arena);
   return p.plan;
 }
 

@@ -18,6 +18,10 @@ static void print_buffer(const kva_memory_plan *p, uint32_t i, kva_text *out) {
 
 static void print_step(const kva_memory_plan *p, uint32_t i, kva_text *out) {
   const kva_plan_step *s = &p->steps.data[i];
+  if (s->kind == KVA_PLAN_WAIT) {
+    kva_text_add(out, "step %u: wait for step %d\n", i, kva_plan_start(p, i));
+    return;
+  }
   if (!s->node) {
     kva_text_add(out, "step %u: copy %d <- %d\n", i, s->args[0], s->args[1]);
     return;

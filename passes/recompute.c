@@ -77,10 +77,11 @@ static void find_makers(chooser *c) {
       c->drops.made_by[b] = (int32_t)s;
     }
   }
-  /* Copies at the end read what would be made only for them; what they write is no step's result alone. */
+  /* Copies at the end read what would be made only for them; what they write is no step's result alone. What is sent
+   * stays where it is until that has ended. */
   for (uint32_t s = 0; s < c->n_steps; s++) {
     const kva_plan_step *step = &c->plan->steps.data[s];
-    for (uint32_t k = 0; k < step->n_args && step->kind == KVA_PLAN_COPY; k++)
+    for (uint32_t k = 0; k < step->n_args && !step->node; k++)
       if (c->drops.made_by[step->args[k]] >= 0) c->may_drop[c->drops.made_by[step->args[k]]] = false;
   }
 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 12u
+#define KVA_ABI_VERSION 13u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -65,6 +65,7 @@ typedef enum kva_step_kind {
   KVA_STEP_BRANCH, /* runs one of two internal programs, selected by args[0]: kva_branch_desc */
   KVA_STEP_LOOP,   /* repeats an internal program: kva_loop_desc */
   KVA_STEP_BIND,   /* binds a symbol to the value of args[0]: kva_bind_desc */
+  KVA_STEP_WAIT,   /* the end of what an earlier step starts, which has the same args: kva_wait_desc */
 } kva_step_kind;
 
 /* A row of calls.def, with its typed descriptor. The host performs calls that a device does not support. */
@@ -150,17 +151,24 @@ typedef struct kva_bind_desc {
   kva_formula bound; /* maximum value; n 0: unknown */
 } kva_bind_desc;
 
+/* Between an exchange that only starts and its WAIT no step touches its results, writes its operands or runs other
+ * programs; what they are stays in memory. */
+typedef struct kva_wait_desc {
+  int32_t start; /* the step that starts it */
+  int32_t reserved;
+} kva_wait_desc;
+
 typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
   int32_t kernel; /* KERNEL: index in kva_artifact.kernels */
   int32_t call;   /* CALL: kva_call_id */
   int32_t n_args;
-  int32_t n_results; /* the last of the args are written; a copy writes the first, and this is 0 */
-  int32_t reserved;
+  int32_t n_results;   /* the last of the args are written; a copy writes the first, and this is 0 */
+  int32_t wait;        /* CALL of an exchange: the WAIT behind it that ends it; 0: it ends itself */
   const int32_t *args; /* buffer numbers */
   kva_formula grid;    /* KERNEL: number of work items */
   const char *origin;  /* the graph node(s), for profiles and errors */
-  const void *desc;    /* CALL: see calls.def; BRANCH, LOOP, BIND: see above; else NULL */
+  const void *desc;    /* CALL: see calls.def; BRANCH, LOOP, BIND, WAIT: see above; else NULL */
 } kva_step_desc;
 
 /* Role of an output in training. A step with a LOSS or GRAD_NORM that is not finite changes no parameter. */
@@ -182,6 +190,7 @@ static inline const char *kva_step_fields(const kva_step_desc *s) {
   case KVA_STEP_BRANCH: return "iina";
   case KVA_STEP_LOOP: return "iiiiii";
   case KVA_STEP_BIND: return "iio";
+  case KVA_STEP_WAIT: return "ii";
   default: return "";
   }
 }
@@ -340,6 +349,7 @@ _Static_assert(sizeof(kva_branch_desc) == 24, "abi");
 _Static_assert(sizeof(kva_loop_desc) == 24, "abi");
 _Static_assert(sizeof(kva_bind_desc) == 24, "abi");
 _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
+_Static_assert(sizeof(kva_wait_desc) == 8, "abi");
 _Static_assert(sizeof(kva_condition) == 40, "abi");
 _Static_assert(sizeof(kva_program) == 96, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");

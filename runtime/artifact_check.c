@@ -178,9 +178,53 @@ static bool maps_are_valid(const checker *c, const kva_step_desc *s, const kva_k
   return true;
 }
 
+static bool writes(const kva_step_desc *s, int32_t arg) {
+  int32_t first, n = kva_step_writes(s, &first);
+  return arg >= first && arg < first + n;
+}
+
+/* Whether a step between an exchange that only starts and its WAIT leaves alone what they read and write. */
+static bool leaves_alone(const kva_step_desc *s, const kva_step_desc *x) {
+  if (s->kind == KVA_STEP_WAIT) return true;
+  if (s->kind > KVA_STEP_CALL) return false;
+  for (int32_t i = 0; i < s->n_args; i++)
+    for (int32_t k = 0; k < x->n_args; k++)
+      if (s->args[i] == x->args[k] && (writes(x, k) || writes(s, i))) return false;
+  return true;
+}
+
+static bool are_alike(const kva_step_desc *a, const kva_step_desc *b) {
+  if (a->n_args != b->n_args || a->n_results != b->n_results) return false;
+  for (int32_t i = 0; i < a->n_args; i++)
+    if (a->args[i] != b->args[i]) return false;
+  return true;
+}
+
+/* Of a WAIT, that it has a start; of an exchange that only starts, its WAIT and the steps between. All steps are
+ * checked one by one before. */
+static kva_status check_wait(const checker *c, int32_t index) {
+  const kva_program *p = c->p;
+  const kva_step_desc *s = &p->steps[index];
+  if (s->kind == KVA_STEP_WAIT) {
+    int32_t start = ((const kva_wait_desc *)s->desc)->start;
+    if (start >= 0 && start < index && p->steps[start].wait == index) return KVA_OK;
+    return FAULT(c, "step %d of '%s' waits for step %d, which does not start anything for it", index, p->name, start);
+  }
+  if (!s->wait) return KVA_OK;
+  if (s->wait <= index || s->wait >= p->n_steps || p->steps[s->wait].kind != KVA_STEP_WAIT ||
+      ((const kva_wait_desc *)p->steps[s->wait].desc)->start != index || !are_alike(s, &p->steps[s->wait]) ||
+      p->is_internal || !kva_step_is_collective(s))
+    return FAULT(c, "step %d of '%s' ends in step %d, which does not wait for it", index, p->name, s->wait);
+  for (int32_t i = index + 1; i < s->wait; i++)
+    if (!leaves_alone(&p->steps[i], s))
+      return FAULT(c, "step %d of '%s' uses what step %d, which ends in step %d, still sends or gets", i, p->name,
+                   index, s->wait);
+  return KVA_OK;
+}
+
 static kva_status check_step(const checker *c, int32_t index) {
   const kva_step_desc *s = &c->p->steps[index];
-  if (s->kind < KVA_STEP_KERNEL || s->kind > KVA_STEP_BIND)
+  if (s->kind < KVA_STEP_KERNEL || s->kind > KVA_STEP_WAIT)
     return FAULT(c, "step %d of '%s' has kind %d", index, c->p->name, s->kind);
   if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2))
     return FAULT(c, "step %d of '%s' has %d arguments", index, c->p->name, s->n_args);
@@ -248,6 +292,7 @@ static kva_status check_program(checker *c, int32_t index) {
     if (!p->symbols[i]) return FAULT(c, "symbol %d of '%s' has no name", i, p->name);
   for (int32_t i = 0; i < p->n_buffers; i++) KVA_TRY(check_buffer(c, i));
   for (int32_t i = 0; i < p->n_steps; i++) KVA_TRY(check_step(c, i));
+  for (int32_t i = 0; i < p->n_steps; i++) KVA_TRY(check_wait(c, i));
   for (int32_t i = 0; i < p->n_conditions; i++) KVA_TRY(check_condition(c, i));
   return check_signature(c);
 }

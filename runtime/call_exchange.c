@@ -74,21 +74,9 @@ bool kva_program_is_collective(const kva_program *p) {
   return false;
 }
 
-static kva_status end(kva_session *s, const kva_device_call *call, kva_status status) {
+static kva_status end(kva_session *s, const kva_program *p, kva_status status) {
   if (status == KVA_OK) return KVA_OK;
-  return kva_session_fail(s, status, "%s: %s", call->program->name, kva_comm_error(s->options.comm));
-}
-
-/* One process: results begin with what the tensors have. */
-static kva_status copy(const kva_device_call *call) {
-  const kva_step_desc *step = call->step;
-  int32_t n = step->n_results;
-  for (int32_t i = 0; i < n; i++) {
-    int64_t from = call->bytes[step->args[i]], to = call->bytes[step->args[n + i]], least = from < to ? from : to;
-    if (least) memmove(call->args[n + i], call->args[i], (size_t)least);
-    if (to > least) memset((char *)call->args[n + i] + least, 0, (size_t)(to - least));
-  }
-  return KVA_OK;
+  return kva_session_fail(s, status, "%s: %s", p->name, kva_comm_error(s->options.comm));
 }
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
@@ -101,17 +89,14 @@ static bool sums_fit(const kva_program *p, const kva_step_desc *s, const int64_t
 }
 
 /* kva_session_create has compared the number of processes with the mesh's. */
-static kva_status all_reduce(kva_session *s, const kva_device_call *call) {
+static kva_status all_reduce(kva_comm *c, const kva_device_call *call) {
   const kva_step_desc *step = call->step;
   int32_t n = step->n_results;
-  if (parts_of(step) == 1) return copy(call);
-  kva_comm *c = group_of(s, step);
-  if (!c) return end(s, call, KVA_INVALID);
   kva_comm_pack pack = {.dtype = type_of(call->program, step, 0)};
   kva_status status = KVA_OK;
   for (int32_t i = 0; status == KVA_OK && i < n; i++)
     status = kva_comm_pack_add(c, &pack, call->bytes[step->args[i]] / width_of(call), call->args[i], call->args[n + i]);
-  return end(s, call, status == KVA_OK ? kva_comm_pack_flush(c, &pack) : status);
+  return status == KVA_OK ? kva_comm_pack_flush(c, &pack) : status;
 }
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
@@ -136,21 +121,15 @@ static bool whole_fits(const kva_program *p, const kva_step_desc *s, const int64
   return is_part(p, s, bytes, 1, 0);
 }
 
-static kva_status reduce_scatter(kva_session *s, const kva_device_call *call) {
+static kva_status reduce_scatter(kva_comm *c, const kva_device_call *call) {
   const kva_step_desc *step = call->step;
   int64_t width = width_of(call), total = call->bytes[step->args[0]] / width, n = call->bytes[step->args[1]] / width;
-  if (parts_of(step) == 1) return copy(call);
-  kva_dtype type = type_of(call->program, step, 0);
-  kva_comm *c = group_of(s, step);
-  return end(s, call, c ? kva_comm_reduce_scatter(c, type, n, total, call->args[0], call->args[1]) : KVA_INVALID);
+  return kva_comm_reduce_scatter(c, type_of(call->program, step, 0), n, total, call->args[0], call->args[1]);
 }
 
-static kva_status all_gather(kva_session *s, const kva_device_call *call) {
+static kva_status all_gather(kva_comm *c, const kva_device_call *call) {
   const int32_t *args = call->step->args;
-  if (parts_of(call->step) == 1) return copy(call);
-  kva_comm *c = group_of(s, call->step);
-  int64_t part = call->bytes[args[0]], all = call->bytes[args[1]];
-  return end(s, call, c ? kva_comm_all_gather(c, part, all, call->args[0], call->args[1]) : KVA_INVALID);
+  return kva_comm_all_gather(c, call->bytes[args[0]], call->bytes[args[1]], call->args[0], call->args[1]);
 }
 
 static bool neighbour_fits(const kva_program *p, const kva_step_desc *s, const int64_t *sizes, const int64_t *bytes) {
@@ -158,23 +137,16 @@ static bool neighbour_fits(const kva_program *p, const kva_step_desc *s, const i
   return s->n_results == 1 && bytes[s->args[0]] == bytes[s->args[1]];
 }
 
-static kva_status neighbour(kva_session *s, const kva_device_call *call) {
-  const kva_step_desc *step = call->step;
-  int64_t bytes = call->bytes[step->args[0]];
-  if (parts_of(step) == 1) {
-    if (bytes) memset(call->args[1], 0, (size_t)bytes);
-    return KVA_OK;
-  }
-  kva_comm *c = group_of(s, step);
-  int by = desc_of(step)->next ? -1 : 1;
-  return end(s, call, c ? kva_comm_shift(c, by, bytes, call->args[0], call->args[1]) : KVA_INVALID);
+static kva_status neighbour(kva_comm *c, const kva_device_call *call) {
+  int by = desc_of(call->step)->next ? -1 : 1;
+  return kva_comm_shift(c, by, call->bytes[call->step->args[0]], call->args[0], call->args[1]);
 }
 
 /* The number of this process among those of the step. */
 static kva_status find_index(kva_session *s, const kva_device_call *call, int64_t *out) {
   kva_comm *c = parts_of(call->step) > 1 ? group_of(s, call->step) : NULL;
   *out = kva_comm_rank(c);
-  return end(s, call, c || parts_of(call->step) == 1 ? KVA_OK : KVA_INVALID);
+  return end(s, call->program, c || parts_of(call->step) == 1 ? KVA_OK : KVA_INVALID);
 }
 
 static kva_status own_part(kva_session *s, const kva_device_call *call) {
@@ -205,15 +177,109 @@ static kva_status process_index(kva_session *s, const kva_device_call *call) {
   return KVA_OK;
 }
 
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
+
+static kva_status exchange(kva_comm *c, const kva_device_call *call) {
+  switch (call->step->call) {
+  case KVA_CALL_ALL_REDUCE: return all_reduce(c, call);
+  case KVA_CALL_REDUCE_SCATTER: return reduce_scatter(c, call);
+  case KVA_CALL_ALL_GATHER: return all_gather(c, call);
+  default: return neighbour(c, call);
+  }
+}
+
+/* One process: results begin with what the tensors have. */
+static kva_status alone(const kva_device_call *call) {
+  const kva_step_desc *step = call->step;
+  bool moves = step->call == KVA_CALL_NEIGHBOUR; /* which there is none of */
+  int32_t n = step->n_results;
+  for (int32_t i = 0; i < n; i++) {
+    int64_t from = call->bytes[step->args[i]], to = call->bytes[step->args[n + i]],
+            least = moves       ? 0
+                    : from < to ? from
+                                : to;
+    if (least) memmove(call->args[n + i], call->args[i], (size_t)least);
+    if (to > least) memset((char *)call->args[n + i] + least, 0, (size_t)(to - least));
+  }
+  return KVA_OK;
+}
+
+static kva_status run_job(void *user) {
+  const kva_exchange *x = user;
+  return exchange(x->comm, &x->call);
+}
+
+/* kva_session_create has compared the number of processes with the mesh's. */
+static kva_status run(kva_session *s, const kva_device_call *call) {
+  if (!kva_step_is_collective(call->step)) return alone(call);
+  kva_exchange x = {.job = {.run = run_job, .user = &x}, .call = *call, .comm = group_of(s, call->step)};
+  return end(s, call->program, x.comm ? kva_comm_run(x.comm, &x.job) : KVA_INVALID);
+}
+
+/* ---- exchange that goes on while steps run ----------------------------------------------------------------------- */
+
+int32_t kva_started_args(const kva_program *p) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < p->n_steps; i++) n += p->steps[i].wait ? p->steps[i].n_args : 0;
+  return n;
+}
+
+int32_t kva_started_steps(const kva_program *p) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < p->n_steps; i++) n += p->steps[i].wait != 0;
+  return n;
+}
+
+void kva_exchange_prepare(kva_program_state *sp) {
+  const kva_program *p = sp->desc;
+  void **args = sp->exchange_args;
+  for (int32_t i = 0, k = 0; i < p->n_steps; i++) {
+    const kva_step_desc *step = &p->steps[i];
+    if (!step->wait) continue;
+    kva_exchange *x = &sp->exchanges[k++];
+    *x = (kva_exchange){.job = {.run = run_job, .user = x, .done = true},
+                        .call = {.program = p, .step = step, .symbols = sp->symbols, .args = args, .bytes = sp->bytes},
+                        .args = args};
+    args += step->n_args;
+  }
+}
+
+static kva_exchange *exchange_of(const kva_program_state *sp, const kva_step_desc *start) {
+  kva_exchange *x = sp->exchanges;
+  while (x->call.step != start) x++;
+  return x;
+}
+
+kva_status kva_exchange_start(kva_session *s, kva_program_state *sp, const kva_step_desc *step) {
+  kva_exchange *x = exchange_of(sp, step);
+  x->comm = group_of(s, step);
+  if (!x->comm) return end(s, sp->desc, KVA_INVALID);
+  for (int32_t i = 0; i < step->n_args; i++) x->args[i] = sp->pointers[step->args[i]];
+  kva_comm_post(x->comm, &x->job);
+  return KVA_OK;
+}
+
+/* A device with its own memory has done all when the exchange was to start. */
+kva_status kva_exchange_wait(kva_session *s, kva_program_state *sp, const kva_step_desc *step) {
+  const kva_step_desc *start = &sp->desc->steps[((const kva_wait_desc *)step->desc)->start];
+  if (!kva_exchange_is_started(s, start)) return KVA_OK;
+  kva_exchange *x = exchange_of(sp, start);
+  return end(s, sp->desc, kva_comm_wait(x->comm, &x->job));
+}
+
+bool kva_exchange_is_started(const kva_session *s, const kva_step_desc *step) {
+  return step->wait && s->device->class->host_memory && kva_step_is_collective(step);
+}
+
 const kva_call_class kva_call_all_reduce = {
-    .n_args = -1, .n_results = -1, .check = check, .fits = sums_fit, .run = all_reduce};
+    .n_args = -1, .n_results = -1, .check = check, .fits = sums_fit, .run = run};
 const kva_call_class kva_call_reduce_scatter = {
-    .n_args = 2, .n_results = 1, .check = check, .fits = part_fits, .run = reduce_scatter};
+    .n_args = 2, .n_results = 1, .check = check, .fits = part_fits, .run = run};
 const kva_call_class kva_call_all_gather = {
-    .n_args = 2, .n_results = 1, .check = check, .fits = whole_fits, .run = all_gather};
+    .n_args = 2, .n_results = 1, .check = check, .fits = whole_fits, .run = run};
 const kva_call_class kva_call_own_part = {
     .n_args = 2, .n_results = 1, .check = check, .fits = part_fits, .run = own_part};
 const kva_call_class kva_call_process_index = {
     .n_args = 1, .n_results = 1, .check = check_index, .fits = index_fits, .run = process_index};
 const kva_call_class kva_call_neighbour = {
-    .n_args = 2, .n_results = 1, .check = check, .fits = neighbour_fits, .run = neighbour};
+    .n_args = 2, .n_results = 1, .check = check, .fits = neighbour_fits, .run = run};

@@ -4,28 +4,12 @@
  * rank's data, adds the copies in order of ranks, and sends the sum to all. Each rank sends 2 (size - 1) / size of the
  * data, the least possible, and every element is added by one rank in one order. Long data pass in pieces of BUFFER
  * bytes, so that counts fit MPI's ints. */
-#include "runtime/comm.h"
-
-#include "runtime/comm_mpi.h"
+#include "runtime/comm_internal.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 enum { BUFFER = KVA_COMM_BUFFER, TAG = 1, MESSAGE = 1 << 30 };
-
-struct kva_comm {
-  kva_mpi mpi;
-  int rank, size;
-  bool finalizes; /* this communicator initialised MPI */
-  bool agreed;    /* the others know of the failure */
-  int64_t bytes;
-  char *in, *out;                     /* BUFFER bytes each */
-  int *n_in, *at_in, *n_out, *at_out; /* by rank, in bytes */
-  char name[160], error[512];
-  kva_comm_mesh mesh;
-  kva_comm *parent;               /* of a group; else NULL */
-  kva_comm *data, *rows, *slices; /* the groups of the axes data, sequence, tensor; NULL: all is data */
-};
 
 static kva_comm *joined; /* until kva_comm_destroy */
 
@@ -57,7 +41,7 @@ bool kva_comm_agreed(const kva_comm *c) {
   return c->agreed;
 }
 
-static kva_status check(kva_comm *c, const char *what, int result) {
+kva_status kva_comm_check(kva_comm *c, const char *what, int result) {
   char text[KVA_MPI_TEXT] = "";
   int len = 0;
   if (result == KVA_MPI_SUCCESS) return KVA_OK;
@@ -72,6 +56,7 @@ static kva_status check(kva_comm *c, const char *what, int result) {
 /* Runs at exit: the others would wait for this process for ever. */
 static void abandon(void) {
   if (!joined) return;
+  kva_comm_thread_stop(joined);
   fprintf(stderr, "%s ends before its run does; it ends the other processes\n", joined->name);
   (void)joined->mpi.Abort(joined->mpi.world, 1);
 }
@@ -99,14 +84,16 @@ static kva_status allocate(kva_comm *c) {
 }
 
 static kva_status initialise(kva_comm *c) {
-  int initialised = 0, provided = 0;
-  KVA_TRY(check(c, "MPI_Initialized", c->mpi.Initialized(&initialised)));
+  int initialised = 0, threads = 0;
+  KVA_TRY(kva_comm_check(c, "MPI_Initialized", c->mpi.Initialized(&initialised)));
   c->finalizes = !initialised;
   if (!initialised)
-    KVA_TRY(check(c, "MPI_Init_thread", c->mpi.Init_thread(NULL, NULL, KVA_MPI_THREAD_FUNNELED, &provided)));
-  KVA_TRY(check(c, "MPI_Comm_set_errhandler", c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return)));
-  KVA_TRY(check(c, "MPI_Comm_rank", c->mpi.Comm_rank(c->mpi.world, &c->rank)));
-  KVA_TRY(check(c, "MPI_Comm_size", c->mpi.Comm_size(c->mpi.world, &c->size)));
+    KVA_TRY(kva_comm_check(c, "MPI_Init_thread", c->mpi.Init_thread(NULL, NULL, KVA_MPI_THREAD_SERIALIZED, &threads)));
+  KVA_TRY(kva_comm_check(c, "MPI_Query_thread", c->mpi.Query_thread(&threads)));
+  kva_comm_thread_init(c, threads >= KVA_MPI_THREAD_SERIALIZED);
+  KVA_TRY(kva_comm_check(c, "MPI_Comm_set_errhandler", c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return)));
+  KVA_TRY(kva_comm_check(c, "MPI_Comm_rank", c->mpi.Comm_rank(c->mpi.world, &c->rank)));
+  KVA_TRY(kva_comm_check(c, "MPI_Comm_size", c->mpi.Comm_size(c->mpi.world, &c->size)));
   c->mesh = (kva_comm_mesh){c->size, 1, 1};
   char host[64] = "";
   if (gethostname(host, sizeof host - 1)) host[0] = 0;
@@ -136,6 +123,7 @@ kva_status kva_comm_create(kva_diag *diag, kva_comm **out_comm) {
 void kva_comm_destroy(kva_comm *c, int code) {
   if (!c) return;
   joined = NULL;
+  kva_comm_thread_stop(c);
   if (code && !c->agreed) {
     fprintf(stderr, "%s failed; it ends the other processes\n", c->name);
     (void)c->mpi.Abort(c->mpi.world, code);
@@ -159,7 +147,7 @@ static kva_status create_group(kva_comm *c, int parts, int stride, kva_comm **ou
   g->mpi = c->mpi;
   g->parent = c;
   g->mpi.world = NULL;
-  KVA_TRY(check(c, "MPI_Comm_split", c->mpi.Comm_split(c->mpi.world, first, c->rank, &g->mpi.world)));
+  KVA_TRY(kva_comm_check(c, "MPI_Comm_split", c->mpi.Comm_split(c->mpi.world, first, c->rank, &g->mpi.world)));
   g->rank = place;
   g->size = parts;
   g->mesh = (kva_comm_mesh){parts, 1, 1};
@@ -251,15 +239,28 @@ static kva_status check_type(kva_comm *c, kva_dtype t) {
 /* n_out[r] bytes from at_out[r] of x go to rank r; n_in[r] bytes from it to at_in[r] of y. */
 static kva_status exchange(kva_comm *c, const void *x, void *y) {
   for (int r = 0; r < c->size; r++) c->bytes += r == c->rank ? 0 : c->n_out[r];
-  return check(c, "MPI_Alltoallv",
-               c->mpi.Alltoallv(x, c->n_out, c->at_out, c->mpi.byte, y, c->n_in, c->at_in, c->mpi.byte, c->mpi.world));
+  const kva_mpi *m = &c->mpi;
+  if (!kva_comm_on_thread(c))
+    return kva_comm_check(c, "MPI_Alltoallv",
+                          m->Alltoallv(x, c->n_out, c->at_out, m->byte, y, c->n_in, c->at_in, m->byte, m->world));
+  void *request = NULL;
+  KVA_TRY(kva_comm_check(
+      c, "MPI_Ialltoallv",
+      m->Ialltoallv(x, c->n_out, c->at_out, m->byte, y, c->n_in, c->at_in, m->byte, m->world, &request)));
+  return kva_comm_finish(c, &request);
 }
 
 /* Every rank's part, n_out[r] bytes at at_out[r] of y, goes to all. */
 static kva_status spread(kva_comm *c, void *y) {
   c->bytes += (int64_t)(c->size - 1) * c->n_out[c->rank];
-  return check(c, "MPI_Allgatherv",
-               c->mpi.Allgatherv(c->mpi.in_place, 0, c->mpi.byte, y, c->n_out, c->at_out, c->mpi.byte, c->mpi.world));
+  const kva_mpi *m = &c->mpi;
+  if (!kva_comm_on_thread(c))
+    return kva_comm_check(c, "MPI_Allgatherv",
+                          m->Allgatherv(m->in_place, 0, m->byte, y, c->n_out, c->at_out, m->byte, m->world));
+  void *request = NULL;
+  KVA_TRY(kva_comm_check(c, "MPI_Iallgatherv",
+                         m->Iallgatherv(m->in_place, 0, m->byte, y, c->n_out, c->at_out, m->byte, m->world, &request)));
+  return kva_comm_finish(c, &request);
 }
 
 /* The sum of a piece that fits the buffer, of n elements. */
@@ -278,6 +279,7 @@ static kva_status all_reduce_piece(kva_comm *c, kva_dtype t, int64_t width, int6
 }
 
 kva_status kva_comm_all_reduce(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y) {
+  kva_comm_drain(c);
   KVA_TRY(check_type(c, dtype));
   int64_t width = kva_dtype_bits(dtype) / 8, most = BUFFER / width - c->size; /* segments may be one element longer */
   for (int64_t at = 0; at < n; at += most)
@@ -287,6 +289,7 @@ kva_status kva_comm_all_reduce(kva_comm *c, kva_dtype dtype, int64_t n, const vo
 }
 
 kva_status kva_comm_pack_flush(kva_comm *c, kva_comm_pack *p) {
+  kva_comm_drain(c);
   int64_t width = kva_dtype_bits(p->dtype) / 8;
   KVA_TRY(kva_comm_all_reduce(c, p->dtype, p->elements, c->out, c->out));
   const char *from = c->out;
@@ -301,6 +304,7 @@ kva_status kva_comm_pack_flush(kva_comm *c, kva_comm_pack *p) {
 }
 
 kva_status kva_comm_pack_add(kva_comm *c, kva_comm_pack *p, int64_t n, const void *x, void *y) {
+  kva_comm_drain(c);
   int64_t width = kva_dtype_bits(p->dtype) / 8, room = BUFFER / width - c->size;
   if (p->n_parts == KVA_COMM_PACK || p->elements + n > room) KVA_TRY(kva_comm_pack_flush(c, p));
   if (n > room) return kva_comm_all_reduce(c, p->dtype, n, x, y);
@@ -345,6 +349,7 @@ static int64_t share_of(const kva_comm *c) {
 }
 
 kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, int64_t total, const void *x, void *y) {
+  kva_comm_drain(c);
   KVA_TRY(check_type(c, dtype));
   int64_t width = kva_dtype_bits(dtype) / 8, most = share_of(c), part = n * width;
   for (int64_t at = 0; at < part; at += most) {
@@ -358,6 +363,7 @@ kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, int6
 }
 
 kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *y) {
+  kva_comm_drain(c);
   for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
     int64_t piece = bytes - at < most ? bytes - at : most;
     KVA_TRY(exchange_piece(c, bytes, bytes * c->size, at, piece, x));
@@ -367,6 +373,7 @@ kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *
 }
 
 kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, int64_t total, const void *x, void *y) {
+  kva_comm_drain(c);
   for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
     int64_t piece = bytes - at < most ? bytes - at : most;
     equal_parts(c, piece);
@@ -381,31 +388,37 @@ kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, int64_t total, const 
 }
 
 kva_status kva_comm_broadcast(kva_comm *c, int root, int64_t bytes, void *data) {
+  kva_comm_drain(c);
   for (int64_t at = 0; at < bytes; at += MESSAGE) {
     int piece = (int)(bytes - at < MESSAGE ? bytes - at : MESSAGE);
-    KVA_TRY(check(c, "MPI_Bcast", c->mpi.Bcast((char *)data + at, piece, c->mpi.byte, root, c->mpi.world)));
+    KVA_TRY(kva_comm_check(c, "MPI_Bcast", c->mpi.Bcast((char *)data + at, piece, c->mpi.byte, root, c->mpi.world)));
   }
   return KVA_OK;
 }
 
 kva_status kva_comm_barrier(kva_comm *c) {
-  return check(c, "MPI_Barrier", c->mpi.Barrier(c->mpi.world));
+  kva_comm_drain(c);
+  return kva_comm_check(c, "MPI_Barrier", c->mpi.Barrier(c->mpi.world));
 }
 
 kva_status kva_comm_send(kva_comm *c, int to, int64_t bytes, const void *data) {
+  kva_comm_drain(c);
   c->bytes += bytes;
   for (int64_t at = 0; at < bytes; at += MESSAGE) {
     int piece = (int)(bytes - at < MESSAGE ? bytes - at : MESSAGE);
-    KVA_TRY(check(c, "MPI_Send", c->mpi.Send((const char *)data + at, piece, c->mpi.byte, to, TAG, c->mpi.world)));
+    KVA_TRY(
+        kva_comm_check(c, "MPI_Send", c->mpi.Send((const char *)data + at, piece, c->mpi.byte, to, TAG, c->mpi.world)));
   }
   return KVA_OK;
 }
 
 kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, void *data) {
+  kva_comm_drain(c);
   for (int64_t at = 0; at < bytes; at += MESSAGE) {
     int piece = (int)(bytes - at < MESSAGE ? bytes - at : MESSAGE);
-    KVA_TRY(check(c, "MPI_Recv",
-                  c->mpi.Recv((char *)data + at, piece, c->mpi.byte, from, TAG, c->mpi.world, c->mpi.status_ignore)));
+    KVA_TRY(kva_comm_check(
+        c, "MPI_Recv",
+        c->mpi.Recv((char *)data + at, piece, c->mpi.byte, from, TAG, c->mpi.world, c->mpi.status_ignore)));
   }
   return KVA_OK;
 }

@@ -3,7 +3,7 @@
  *
  * All functions but the queries, send and receive are collective: every process calls them, in the same order and with
  * the same sizes. Sums are taken in order of ranks, so their bits depend on neither timing nor the library. One thread
- * at a time uses a communicator. A failure is a status; kva_comm_error has its text. */
+ * at a time uses a communicator, beside its own for jobs. A failure is a status; kva_comm_error has its text. */
 #ifndef KVA_RUNTIME_COMM_H
 #define KVA_RUNTIME_COMM_H
 
@@ -84,6 +84,32 @@ KVA_MUST_USE kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, v
 KVA_MUST_USE kva_status kva_comm_shift(kva_comm *c, int by, int64_t bytes, const void *x, void *y);
 /* Bytes that this process has sent to others in sums, gathers and messages. */
 int64_t kva_comm_bytes(const kva_comm *c);
+
+/* Exchange that goes on while the caller computes. Jobs run one after the other, in the order in which they are posted,
+ * on a thread of the communicator; at once in the caller where MPI or KVASIR_OVERLAP=off allows none. A job is one
+ * collective or several, and must touch nothing that the caller does before wait. All functions above wait for jobs
+ * that are not done. All processes post the same jobs. */
+typedef struct kva_comm_job {
+  kva_status (*run)(void *user);
+  void *user;
+  kva_status status; /* of run */
+  bool done;
+  struct kva_comm_job *next;
+} kva_comm_job;
+/* The job must stay where it is until it is done. Of a group or its whole communicator: they share the order. */
+void kva_comm_post(kva_comm *c, kva_comm_job *job);
+/* Until the job is done; its status. */
+KVA_MUST_USE kva_status kva_comm_wait(kva_comm *c, kva_comm_job *job);
+/* In the caller, behind all that are posted. */
+KVA_MUST_USE kva_status kva_comm_run(kva_comm *c, kva_comm_job *job);
+/* Until all are done. c NULL: there are none. */
+void kva_comm_drain(kva_comm *c);
+/* Seconds in which jobs ran, from the first byte that a process could send to the last that it got; and those in which
+ * the caller waited for them. */
+typedef struct kva_comm_times {
+  double exchange, waited;
+} kva_comm_times;
+kva_comm_times kva_comm_measured(const kva_comm *c);
 
 /* All get root's text. c NULL: the text stays. */
 KVA_MUST_USE kva_status kva_comm_broadcast_text(kva_comm *c, int root, kva_text *text);

@@ -167,6 +167,7 @@ static kva_status run_call(kva_session *s, kva_program_state *sp, int32_t index)
                           .symbols = sp->symbols,
                           .args = sp->args,
                           .bytes = sp->bytes};
+  if (kva_exchange_is_started(s, step)) return kva_exchange_start(s, sp, step);
   if (is_on_host(s, step)) return call_host(s, sp, &call);
   kva_status status = s->device->class->call(s->device, &call);
   return status == KVA_OK ? KVA_OK : kva_step_error(s, sp->desc, index, status);
@@ -199,6 +200,7 @@ kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index
   case KVA_STEP_BRANCH: return kva_run_branch(s, sp, index);
   case KVA_STEP_LOOP: return kva_run_loop(s, sp, index);
   case KVA_STEP_BIND: return kva_run_bind(s, sp, index);
+  case KVA_STEP_WAIT: return kva_exchange_wait(s, sp, step);
   default: return launch(s, sp, index);
   }
 }
@@ -342,8 +344,9 @@ static kva_status leave(kva_session *s, kva_program_state *sp, kva_tensor *outpu
 
 kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
   KVA_TRY(enter(s, program, inputs, outputs));
-  KVA_TRY(run_as_asked(s, &s->programs[program]));
-  return leave(s, &s->programs[program], outputs);
+  kva_status status = run_as_asked(s, &s->programs[program]);
+  if (status != KVA_OK) kva_comm_drain(s->options.comm); /* what was started reads and writes memory of the run */
+  return status == KVA_OK ? leave(s, &s->programs[program], outputs) : status;
 }
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */

@@ -166,7 +166,9 @@ void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out
   if (!s->device->class->host_memory || (!all && n == sp->desc->n_steps) || kva_session_rewind(s, sp)) return;
   look_at_sources(&q, s);
   for (int32_t i = 0; i < n && !is_over(&q, s, &sp->desc->steps[i]); i++) {
-    if (kva_session_step(s, sp, i)) return;
+    kva_status status = kva_session_step(s, sp, i);
+    kva_comm_drain(s->options.comm); /* also what the step only starts */
+    if (status != KVA_OK) return;
     look_at_step(&q, i);
   }
   kva_comm_share(s->options.comm, out);

@@ -65,6 +65,9 @@ static bool create_program(const kva_session *s, kva_program_state *sp, const kv
   sp->sizes = new_array(s, count_sizes(p, sp->sizes_at), sizeof *sp->sizes, &ok);
   if (p->is_internal) sp->collected = new_array(s, p->n_outputs, sizeof *sp->collected, &ok);
   ok = create_segments(s, sp) && ok;
+  sp->exchanges = new_array(s, kva_started_steps(p), sizeof *sp->exchanges, &ok);
+  sp->exchange_args = new_array(s, kva_started_args(p), sizeof *sp->exchange_args, &ok);
+  if (ok) kva_exchange_prepare(sp);
   if (!s->options.profile) return ok;
   sp->seconds = new_array(s, p->n_steps, sizeof *sp->seconds, &ok);
   sp->calls = new_array(s, p->n_steps, sizeof *sp->calls, &ok);
@@ -83,10 +86,11 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
   if (s->device) free_blocks(s, sp);
   kva_block_destroy(&sp->host_outputs);
   for (int32_t i = 0; i < sp->n_segments; i++) kva_release(s->options.allocator, sp->segments[i].symbols);
-  void *const arrays[] = {sp->symbols,  sp->candidate, sp->bytes,           sp->offsets,        sp->lifetimes,
-                          sp->order,    sp->pointers,  sp->grids,           sp->serial,         sp->args,
-                          sp->staged,   sp->seconds,   sp->calls,           sp->sizes,          sp->sizes_at,
-                          sp->segments, sp->collected, sp->symbol_segments, sp->buffer_segments};
+  void *const arrays[] = {sp->symbols,      sp->candidate, sp->bytes,           sp->offsets,         sp->lifetimes,
+                          sp->order,        sp->pointers,  sp->grids,           sp->serial,          sp->args,
+                          sp->staged,       sp->seconds,   sp->calls,           sp->sizes,           sp->sizes_at,
+                          sp->segments,     sp->collected, sp->symbol_segments, sp->buffer_segments, sp->exchanges,
+                          sp->exchange_args};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) kva_release(s->options.allocator, arrays[i]);
 }
 

@@ -3,6 +3,7 @@
 #define KVA_RUNTIME_SESSION_H
 
 #include "runtime/base/platform.h"
+#include "runtime/comm.h"
 #include "runtime/device.h"
 #include "runtime/memory_plan.h"
 #include "runtime/runtime.h"
@@ -21,6 +22,14 @@ typedef struct kva_segment {
   int64_t bytes;    /* of the arena */
   kva_block block;  /* the arena; segment 0 of a program that callers run uses kva_session.temps */
 } kva_segment;
+
+/* An exchange between processes, of a step that only starts it or of one that waits. */
+typedef struct kva_exchange {
+  kva_comm_job job;
+  kva_device_call call;
+  void **args; /* call.args */
+  kva_comm *comm;
+} kva_exchange;
 
 /* A program and the plan for its last binding. Arrays have the length of the program's lists and are never resized. */
 typedef struct kva_program_state {
@@ -43,13 +52,15 @@ typedef struct kva_program_state {
   void **staged;     /* arguments in host memory of a step that the host performs for the device */
   kva_lifetime *lifetimes, **order;
   int64_t output_bytes, constant_bytes;
-  int32_t commit;         /* first step that changes states after the watched outputs (kva_watches_output) are known */
-  kva_block outputs;      /* on the device: outputs left to the session; allocated on demand */
-  kva_block constants;    /* on a device with its own memory */
-  kva_block iteration;    /* body of a loop: the iteration number */
-  kva_block *collected;   /* body of a loop: rows by result, if their number is unknown */
-  kva_block host_outputs; /* host copies of outputs, for a device with its own memory */
-  double *seconds;        /* by step, with profiling */
+  int32_t commit;          /* first step that changes states after the watched outputs (kva_watches_output) are known */
+  kva_block outputs;       /* on the device: outputs left to the session; allocated on demand */
+  kva_block constants;     /* on a device with its own memory */
+  kva_block iteration;     /* body of a loop: the iteration number */
+  kva_block *collected;    /* body of a loop: rows by result, if their number is unknown */
+  kva_block host_outputs;  /* host copies of outputs, for a device with its own memory */
+  kva_exchange *exchanges; /* of the steps that only start one, in order */
+  void **exchange_args;
+  double *seconds; /* by step, with profiling */
   int64_t *calls;
 } kva_program_state;
 
@@ -164,6 +175,14 @@ int64_t kva_state_find(const kva_state_desc *d, int64_t place, int64_t *out_slic
 /* Whether a step exchanges data with the other processes of the run, which must all come to it. */
 bool kva_step_is_collective(const kva_step_desc *s);
 bool kva_program_is_collective(const kva_program *p);
+/* Steps that only start an exchange, and their arguments; prepare fills sp->exchanges and sp->exchange_args. */
+int32_t kva_started_steps(const kva_program *p);
+int32_t kva_started_args(const kva_program *p);
+void kva_exchange_prepare(kva_program_state *sp);
+/* Whether the step only starts an exchange in this session; what starts it, and the WAIT that ends it. */
+bool kva_exchange_is_started(const kva_session *s, const kva_step_desc *step);
+KVA_MUST_USE kva_status kva_exchange_start(kva_session *s, kva_program_state *sp, const kva_step_desc *step);
+KVA_MUST_USE kva_status kva_exchange_wait(kva_session *s, kva_program_state *sp, const kva_step_desc *step);
 
 /* ---- transfer.c: devices with their own memory ------------------------------------------------------------------- */
 

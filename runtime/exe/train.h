@@ -2,6 +2,7 @@
 #ifndef KVA_RUNTIME_EXE_TRAIN_H
 #define KVA_RUNTIME_EXE_TRAIN_H
 
+#include "runtime/comm.h"
 #include "runtime/exe/options.h"
 #include "runtime/report.h"
 #include "runtime/runtime.h"
@@ -95,7 +96,7 @@ typedef struct kva_train_settings {
       {"--report",        NULL,         "FILE.html",                                                                    \
        KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},                  \
       {"--profile",     NULL,          NULL,                                                                            \
-       KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest, memory, bytes sent"},                     \
+       KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest, memory, exchange"},                       \
   {                                                                                                                     \
     "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                       \
   }
@@ -128,7 +129,8 @@ typedef struct kva_train_result {
   int n_shifts;
   double seconds; /* of training */
   kva_memory_report memory;
-  int64_t sent; /* bytes a step, to other processes */
+  int64_t sent;            /* bytes a step, to other processes */
+  kva_comm_times exchange; /* with them, in all steps and evaluations */
   int program; /* the program that memory and times describe: the training step or one of its micro-batches; -1: none */
   kva_report_time *times; /* of its kernels, longest first; only if the session profiles */
   int n_times;

@@ -192,9 +192,18 @@ static void print_memory(const kva_train_result *r) {
   if (r->sent) printf("%-10s bytes sent in a step: %lld\n", r->name, (long long)r->sent);
 }
 
+/* Time that the steps of other work took meanwhile is hidden. */
+static void print_exchange(const kva_train_result *r) {
+  double all = r->exchange.exchange, waited = r->exchange.waited;
+  if (all > 0)
+    printf("%-10s exchange: %.3f s, waited for %.3f s, %.0f %% hidden\n", r->name, all, waited,
+           waited < all ? 100 * (1 - waited / all) : 0);
+}
+
 static void print_result(const kva_train_result *r, bool times) {
   printf("%-10s trained in %.2f s\n", r->name, r->seconds);
   if (times) print_memory(r);
+  if (times) print_exchange(r);
   for (int i = 0; i < r->n_shifts; i++)
     printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", r->name,
            r->shifts[i].layer, r->shifts[i].head, r->shifts[i].k_current, r->shifts[i].k_previous,

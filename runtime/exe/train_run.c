@@ -491,6 +491,7 @@ static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   kva_status status = kva_trainer_run(r->trainer, diag);
   int64_t steps = kva_trainer_done(r->trainer) - r->resumed;
   if (steps > 0) r->result->sent = kva_trainer_sent(r->trainer) / steps;
+  if (r->o->comm) r->result->exchange = kva_comm_measured(r->o->comm);
   if (status == KVA_NOT_FINITE && r->metrics)
     r->status = kva_metrics_add_not_finite(r->metrics, kva_trainer_done(r->trainer) + 1, diag);
   if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)

@@ -160,6 +160,53 @@ static void check_groups(kva_comm *c) {
   EXPECT(kva_comm_group(c, size + 1, 1) == NULL && strstr(kva_comm_error(c), "no axis of the mesh"));
 }
 
+/* Sums and gathers that go on while the caller does something else. */
+enum { N_JOBS = 3, JOB_ELEMENTS = 300007 };
+typedef struct summing {
+  kva_comm_job job;
+  kva_comm *c;
+  float *x, *y;
+  int64_t n;
+  kva_dtype type;
+} summing;
+
+static kva_status sum_job(void *user) {
+  const summing *s = user;
+  return kva_comm_all_reduce(s->c, s->type, s->n, s->x, s->y);
+}
+
+static void check_jobs(kva_comm *c) {
+  int rank = kva_comm_rank(c), size = kva_comm_size(c);
+  summing jobs[N_JOBS] = {0};
+  float *expected = malloc(JOB_ELEMENTS * sizeof *expected);
+  EXPECT(expected);
+  for (int i = 0; i < N_JOBS; i++) {
+    int64_t n = i == 1 ? 3 : JOB_ELEMENTS - i;
+    jobs[i] = (summing){.job = {.run = sum_job, .user = &jobs[i]}, .c = c, .n = n, .type = KVA_F32};
+    jobs[i].x = malloc((size_t)n * sizeof *jobs[i].x);
+    jobs[i].y = malloc((size_t)n * sizeof *jobs[i].y);
+    EXPECT(jobs[i].x && jobs[i].y);
+    fill(KVA_F32, rank + i, n, jobs[i].x);
+    kva_comm_post(c, &jobs[i].job);
+  }
+  double own = rank, sum = 0; /* of the caller, behind those of the jobs */
+  EXPECT(kva_comm_all_reduce(c, KVA_F64, 1, &own, &sum) == KVA_OK && sum == size * (size - 1) / 2);
+  for (int i = N_JOBS; i-- > 0;) {
+    EXPECT(jobs[i].job.done && kva_comm_wait(c, &jobs[i].job) == KVA_OK);
+    fill(KVA_F32, i, jobs[i].n, expected);
+    for (int r = 1; r < size; r++)
+      for (int64_t k = 0; k < jobs[i].n; k++) expected[k] += (float)value_of(r + i, k);
+    EXPECT(!memcmp(jobs[i].y, expected, (size_t)jobs[i].n * sizeof *expected));
+  }
+  jobs[0].type = KVA_BOOL;
+  kva_comm_post(c, &jobs[0].job);
+  EXPECT(kva_comm_wait(c, &jobs[0].job) == KVA_UNSUPPORTED && strstr(kva_comm_error(c), "bool"));
+  kva_comm_times t = kva_comm_measured(c);
+  EXPECT(t.exchange > 0 && t.waited > 0);
+  for (int i = 0; i < N_JOBS; i++) free(jobs[i].x), free(jobs[i].y);
+  free(expected);
+}
+
 static void check_all(kva_comm *c) {
   static const kva_dtype types[] = {KVA_F32, KVA_F64, KVA_BF16, KVA_I8, KVA_I64};
   static const int64_t counts[] = {1, 7, 999};
@@ -173,6 +220,7 @@ static void check_all(kva_comm *c) {
   check_moves(c, (4 << 20) / kva_comm_size(c) + 1);
   EXPECT(kva_comm_all_reduce(c, KVA_BOOL, 1, &none, &none) == KVA_UNSUPPORTED);
   EXPECT(strstr(kva_comm_error(c), "bool"));
+  check_jobs(c);
   check_agreement(c);
   check_groups(c);
 }

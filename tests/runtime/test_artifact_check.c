@@ -1,4 +1,5 @@
 /* A damaged artefact is refused with a message, whatever is damaged. */
+#include "runtime/session.h"
 #include "tests/runtime/sample.h"
 
 #include <setjmp.h>
@@ -35,7 +36,7 @@ static void expect(const copy *c, const char *message) {
   assert_null(s);
   assert_int_equal(kva_diag_errors(diag), 1);
   const char *text = kva_diag_message(diag, 0, NULL, NULL);
-  if (!strstr(text, message)) fail_msg("expected '%s' in '%s'", message, text);
+  if (!strstr(text, message) || (!*message && *text)) fail_msg("expected '%s' in '%s'", message, text);
   kva_diag_destroy(diag);
 }
 
@@ -116,7 +117,7 @@ static void buffers(void **unused) {
 
 static void steps_and_signatures(void **unused) {
   (void)unused;
-  SPOIL(steps[0].kind, KVA_STEP_BIND + 1, "step 0 of 'total' has kind");
+  SPOIL(steps[0].kind, KVA_STEP_WAIT + 1, "step 0 of 'total' has kind");
   SPOIL(steps[0].kind, KVA_STEP_CALL, "step 0 of 'total' has 2 arguments");
   SPOIL(steps[0].n_args, -1, "step 0 of 'total' has -1 arguments");
   SPOIL(steps[0].n_results, 9, "step 0 of 'total' has 9 results");
@@ -136,6 +137,96 @@ static void steps_and_signatures(void **unused) {
   SPOIL(programs[P_TOTAL].output_roles, LIST(0, 4), "output 1 of 'total' has role 4");
 }
 
+/* ---- exchange that goes on while steps run ----------------------------------------------------------------------- */
+
+/* Steps 1 and 3 begin and end a sum over two processes of what step 0 makes; step 2 reads that beside. */
+enum { X, A, SUM, B, Y, N_WAITING };
+#define FLOAT .bytes = FORMULA(NUMBER(4))
+static const kva_exchange_desc pair = {.parts = 2, .stride = 1}, single = {.parts = 1, .stride = 1};
+static const kva_wait_desc waits_for_1 = {.start = 1}, waits_for_0 = {.start = 0};
+static const kva_buffer_desc waiting_buffers[N_WAITING] = {[X] = {BUFFER("x", INPUT, KVA_F32, 0), FLOAT},
+                                                           [A] = {TEMP(0, 3), .dtype = KVA_F32, FLOAT},
+                                                           [SUM] = {TEMP(1, 4), .dtype = KVA_F32, FLOAT},
+                                                           [B] = {TEMP(2, 4), .dtype = KVA_F32, FLOAT},
+                                                           [Y] = {BUFFER("y", OUTPUT, KVA_F32, 0), FLOAT}};
+static const kva_step_desc waiting_steps[] = {
+    WRITES(1, "a", K_SCALE, FORMULA(NUMBER(1)), X, A),
+    {.kind = KVA_STEP_CALL,
+     .call = KVA_CALL_ALL_REDUCE,
+     .n_args = 2,
+     .n_results = 1,
+     .wait = 3,
+     .args = LIST(A, SUM),
+     .desc = &pair},
+    WRITES(1, "b", K_SCALE, FORMULA(NUMBER(1)), A, B),
+    {.kind = KVA_STEP_WAIT, .n_args = 2, .n_results = 1, .args = LIST(A, SUM), .desc = &waits_for_1},
+    WRITES(1, "y", K_SCALE, FORMULA(NUMBER(1)), SUM, B, Y),
+};
+
+typedef struct waiting {
+  kva_artifact a;
+  kva_program program;
+  kva_buffer_desc buffers[N_WAITING];
+  kva_step_desc steps[COUNT(waiting_steps)];
+} waiting;
+
+static const int32_t waiting_inputs[] = {X}, waiting_outputs[] = {Y};
+
+static void make_waiting(waiting *w) {
+  w->a = sample_artifact;
+  memcpy(w->buffers, waiting_buffers, sizeof w->buffers);
+  memcpy(w->steps, waiting_steps, sizeof w->steps);
+  w->program = (kva_program){.name = "waits",
+                             .n_buffers = N_WAITING,
+                             .n_steps = COUNT(waiting_steps),
+                             .n_inputs = 1,
+                             .n_outputs = 1,
+                             .buffers = w->buffers,
+                             .steps = w->steps,
+                             .inputs = waiting_inputs,
+                             .outputs = waiting_outputs};
+  w->a.programs = &w->program;
+  w->a.n_programs = 1;
+}
+
+static void expect_waiting(const waiting *w, const char *message) {
+  kva_diag *diag = kva_diag_create();
+  kva_status status = kva_artifact_check(&w->a, diag);
+  const char *text = kva_diag_count(diag) ? kva_diag_message(diag, 0, NULL, NULL) : "";
+  if (!strstr(text, message) || (!*message && *text)) fail_msg("expected '%s' in '%s'", message, text);
+  assert_int_equal(status, *message ? KVA_INVALID : KVA_OK);
+  kva_diag_destroy(diag);
+}
+
+#define SPOIL_WAITING(field, value, message) \
+  do {                                       \
+    waiting w;                               \
+    make_waiting(&w);                        \
+    w.field = value;                         \
+    expect_waiting(&w, message);             \
+  } while (0)
+
+static void waits(void **unused) {
+  (void)unused;
+  SPOIL_WAITING(a.model, "as it is", "");
+  SPOIL_WAITING(steps[1].wait, 0, "step 3 of 'waits' waits for step 1, which does not start anything for it");
+  SPOIL_WAITING(steps[1].wait, 2, "step 1 of 'waits' ends in step 2, which does not wait for it");
+  SPOIL_WAITING(steps[1].wait, 9, "step 1 of 'waits' ends in step 9, which");
+  SPOIL_WAITING(steps[1].wait, -1, "step 1 of 'waits' ends in step -1, which");
+  SPOIL_WAITING(steps[0].wait, 3, "step 0 of 'waits' ends in step 3, which");
+  SPOIL_WAITING(steps[1].desc, &single, "step 1 of 'waits' ends in step 3, which");
+  SPOIL_WAITING(steps[3].desc, &waits_for_0, "step 1 of 'waits' ends in step 3, which");
+  SPOIL_WAITING(steps[3].desc, NULL, "step 3 of 'waits' has no description");
+  SPOIL_WAITING(steps[3].args, LIST(A, A), "step 1 of 'waits' ends in step 3, which");
+  SPOIL_WAITING(steps[3].n_results, 0, "step 1 of 'waits' ends in step 3, which");
+  SPOIL_WAITING(program.is_internal, 1, "step 1 of 'waits' ends in step 3, which");
+  SPOIL_WAITING(buffers[A].last_step, 2, "step 3 of 'waits' uses buffer 1, which lives from step 0 to 2");
+  SPOIL_WAITING(steps[2].args, LIST(B, A),
+                "step 2 of 'waits' uses what step 1, which ends in step 3, still sends or gets");
+  SPOIL_WAITING(steps[2].args, LIST(SUM, B), "step 2 of 'waits' uses what step 1");
+  SPOIL_WAITING(steps[2].kind, KVA_STEP_BRANCH, "step 2 of 'waits'");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_sample_is_sound),
@@ -144,6 +235,7 @@ int main(void) {
       cmocka_unit_test(states),
       cmocka_unit_test(buffers),
       cmocka_unit_test(steps_and_signatures),
+      cmocka_unit_test(waits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

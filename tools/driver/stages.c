@@ -51,9 +51,9 @@ static void print_decision(const kva_plan_step *s, FILE *out) {
 }
 
 static void print_step(const kva_plan_step *s, uint32_t number, FILE *out) {
-  fprintf(out, "  %4u  %-12s", number, s->node ? s->node->op->name : "copy");
+  fprintf(out, "  %4u  %-12s", number, s->node ? s->node->op->name : s->started ? "wait" : "copy");
   for (uint32_t k = 0; k < s->n_args; k++) fprintf(out, " %d", s->args[k]);
-  if (s->kind > KVA_PLAN_KERNEL) print_decision(s, out);
+  if (s->kind > KVA_PLAN_KERNEL && s->node) print_decision(s, out);
   fputc('\n', out);
 }
 
@@ -96,13 +96,22 @@ static kva_status print_exchange(kva_module *m, const kva_node *n, uint32_t numb
   return KVA_OK;
 }
 
+/* Behind which step an exchange has ended. */
+static void print_wait(const kva_memory_plan *plan, uint32_t number, FILE *out) {
+  const kva_plan_step *s = &plan->steps.data[number];
+  if (s->kind == KVA_PLAN_WAIT)
+    fprintf(out, "  %4u  %-18s %s of step %d\n", number, "wait", s->started->op->name, kva_plan_start(plan, number));
+}
+
 /* Prints steps that exchange data, depend on data or have a hand-written kernel, and the plans that they run. */
 static kva_status print_decisions(kva_module *m, const kva_target *target, const kva_memory_plan *plan, FILE *out) {
   KVA_TRY(print_summary(m, plan, false, out));
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     print_choice(target, &plan->steps.data[i], i, out);
     KVA_TRY(print_exchange(m, plan->steps.data[i].node, i, out));
-    if (plan->steps.data[i].kind > KVA_PLAN_KERNEL) print_step(&plan->steps.data[i], i, out);
+    print_wait(plan, i, out);
+    if (plan->steps.data[i].kind > KVA_PLAN_KERNEL && plan->steps.data[i].node)
+      print_step(&plan->steps.data[i], i, out);
   }
   for (uint32_t i = 0; i < plan->steps.len; i++)
     for (int k = 0; k < 2 && plan->steps.data[i].programs[k]; k++)

@@ -73,6 +73,7 @@ static kva_status add_steps(const kva_planner *planner, kva_module *m, const kva
                             const int64_t *bytes, kva_program_cost *program, kva_paper *p) {
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     const kva_plan_step *s = &plan->steps.data[i];
+    if (s->kind == KVA_PLAN_WAIT) continue;
     if (s->kind > KVA_PLAN_KERNEL)
       return kva_fail(m->diag, KVA_UNSUPPORTED, &s->node->loc,
                       "kv.%s: how long it takes depends on data, so --cluster cannot tell", s->node->op->name);

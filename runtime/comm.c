@@ -9,7 +9,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { BUFFER = KVA_COMM_BUFFER, TAG = 1, MESSAGE = 1 << 30 };
+enum {
+  SHARE = 2 << 20,   /* of a process in a piece: much more than a message's latency is worth */
+  PIECE = 256 << 20, /* at most: memory for buffers */
+  FEW = 1 << 16,     /* bytes that buffers begin with: processes agree without memory for more */
+  TAG = 1,
+  MESSAGE = 1 << 30,
+};
 
 static kva_comm *joined; /* until kva_comm_destroy */
 
@@ -66,17 +72,30 @@ static void release(kva_comm *c) {
   release(c->data);
   release(c->rows);
   release(c->slices);
-  free(c->in);
-  free(c->out);
+  free(c->in.data);
+  free(c->out.data);
   free(c->n_in);
   free(c);
 }
 
+/* What the buffer has stays. */
+static kva_status reserve(kva_comm *c, kva_comm_buffer *b, int64_t bytes) {
+  if (bytes <= b->bytes) return KVA_OK;
+  kva_comm *told = c->parent ? c->parent : c;
+  char *data = realloc(b->data, (size_t)bytes);
+  if (data) {
+    *b = (kva_comm_buffer){data, bytes};
+    return KVA_OK;
+  }
+  snprintf(told->error, sizeof told->error, "%s: no memory for %lld bytes to exchange", told->name, (long long)bytes);
+  return KVA_NO_MEMORY;
+}
+
 static kva_status allocate(kva_comm *c) {
-  c->in = malloc(BUFFER);
-  c->out = malloc(BUFFER);
+  KVA_TRY(reserve(c, &c->in, FEW + c->size * (int64_t)sizeof(int64_t)));
+  KVA_TRY(reserve(c, &c->out, FEW + c->size * (int64_t)sizeof(int64_t)));
   c->n_in = calloc((size_t)c->size, 4 * sizeof *c->n_in);
-  if (!c->in || !c->out || !c->n_in) return KVA_NO_MEMORY;
+  if (!c->n_in) return KVA_NO_MEMORY;
   c->at_in = c->n_in + c->size;
   c->n_out = c->at_in + c->size;
   c->at_out = c->n_out + c->size;
@@ -226,6 +245,15 @@ static void sum_ranks(kva_dtype t, int n_x, int64_t n, const void *x, void *y) {
   }
 }
 
+int64_t kva_comm_piece(int64_t processes) {
+  return processes < PIECE / SHARE ? processes * SHARE : PIECE;
+}
+
+/* Elements of the pieces of a sum, whose segments may be one element longer than others. */
+static int64_t most_elements(const kva_comm *c, int64_t width) {
+  return kva_comm_piece(c->size) / width - c->size;
+}
+
 static kva_status check_type(kva_comm *c, kva_dtype t) {
   if ((kva_dtype_is_float(t) || kva_dtype_is_int(t)) && kva_dtype_bits(t) >= 8) return KVA_OK;
   kva_comm *told = c->parent ? c->parent : c;
@@ -273,15 +301,16 @@ static kva_status all_reduce_piece(kva_comm *c, kva_dtype t, int64_t width, int6
     c->n_in[r] = (int)(n_own * width);
     c->at_in[r] = (int)(r * n_own * width);
   }
-  KVA_TRY(exchange(c, x, c->in));
-  sum_ranks(t, c->size, n_own, c->in, y + own * width);
+  KVA_TRY(reserve(c, &c->in, c->size * n_own * width));
+  KVA_TRY(exchange(c, x, c->in.data));
+  sum_ranks(t, c->size, n_own, c->in.data, y + own * width);
   return spread(c, y);
 }
 
 kva_status kva_comm_all_reduce(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y) {
   kva_comm_drain(c);
   KVA_TRY(check_type(c, dtype));
-  int64_t width = kva_dtype_bits(dtype) / 8, most = BUFFER / width - c->size; /* segments may be one element longer */
+  int64_t width = kva_dtype_bits(dtype) / 8, most = most_elements(c, width);
   for (int64_t at = 0; at < n; at += most)
     KVA_TRY(all_reduce_piece(c, dtype, width, n - at < most ? n - at : most, (const char *)x + at * width,
                              (char *)y + at * width));
@@ -291,8 +320,8 @@ kva_status kva_comm_all_reduce(kva_comm *c, kva_dtype dtype, int64_t n, const vo
 kva_status kva_comm_pack_flush(kva_comm *c, kva_comm_pack *p) {
   kva_comm_drain(c);
   int64_t width = kva_dtype_bits(p->dtype) / 8;
-  KVA_TRY(kva_comm_all_reduce(c, p->dtype, p->elements, c->out, c->out));
-  const char *from = c->out;
+  KVA_TRY(kva_comm_all_reduce(c, p->dtype, p->elements, c->out.data, c->out.data));
+  const char *from = c->out.data;
   for (int i = 0; i < p->n_parts; i++) {
     size_t bytes = (size_t)(p->parts[i].n * width);
     if (bytes) memcpy(p->parts[i].y, from, bytes);
@@ -305,10 +334,11 @@ kva_status kva_comm_pack_flush(kva_comm *c, kva_comm_pack *p) {
 
 kva_status kva_comm_pack_add(kva_comm *c, kva_comm_pack *p, int64_t n, const void *x, void *y) {
   kva_comm_drain(c);
-  int64_t width = kva_dtype_bits(p->dtype) / 8, room = BUFFER / width - c->size;
+  int64_t width = kva_dtype_bits(p->dtype) / 8, room = most_elements(c, width);
   if (p->n_parts == KVA_COMM_PACK || p->elements + n > room) KVA_TRY(kva_comm_pack_flush(c, p));
   if (n > room) return kva_comm_all_reduce(c, p->dtype, n, x, y);
-  if (n) memcpy(c->out + p->elements * width, x, (size_t)(n * width));
+  KVA_TRY(reserve(c, &c->out, (p->elements + n) * width));
+  if (n) memcpy(c->out.data + p->elements * width, x, (size_t)(n * width));
   p->parts[p->n_parts].n = n;
   p->parts[p->n_parts++].y = y;
   p->elements += n;
@@ -332,20 +362,22 @@ static int64_t piece_of(int r, int64_t part, int64_t total, int64_t at, int64_t 
 /* Bytes [at, at + piece) of each rank's part of x arrive in the buffer, one after the other. */
 static kva_status exchange_piece(kva_comm *c, int64_t part, int64_t total, int64_t at, int64_t piece, const char *x) {
   int64_t own = piece_of(c->rank, part, total, at, piece);
+  KVA_TRY(reserve(c, &c->in, c->size * own));
+  KVA_TRY(reserve(c, &c->out, c->size * piece));
   for (int r = 0; r < c->size; r++) {
     int64_t n = piece_of(r, part, total, at, piece);
     c->n_out[r] = (int)n;
     c->at_out[r] = (int)(r * piece);
     c->n_in[r] = (int)own;
     c->at_in[r] = (int)(r * own);
-    if (n) memcpy(c->out + r * piece, x + r * part + at, (size_t)n);
+    if (n) memcpy(c->out.data + r * piece, x + r * part + at, (size_t)n);
   }
-  return exchange(c, c->out, c->in);
+  return exchange(c, c->out.data, c->in.data);
 }
 
 /* Bytes of one rank's share of a piece, whole elements of up to 8 bytes. */
 static int64_t share_of(const kva_comm *c) {
-  return BUFFER / c->size / 8 * 8;
+  return kva_comm_piece(c->size) / c->size / 8 * 8;
 }
 
 kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, int64_t total, const void *x, void *y) {
@@ -356,7 +388,7 @@ kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, int6
     int64_t piece = part - at < most ? part - at : most;
     int64_t own = piece_of(c->rank, part, total * width, at, piece);
     KVA_TRY(exchange_piece(c, part, total * width, at, piece, x));
-    sum_ranks(dtype, c->size, own / width, c->in, (char *)y + at);
+    sum_ranks(dtype, c->size, own / width, c->in.data, (char *)y + at);
     memset((char *)y + at + own, 0, (size_t)(piece - own));
   }
   return KVA_OK;
@@ -367,7 +399,7 @@ kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *
   for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
     int64_t piece = bytes - at < most ? bytes - at : most;
     KVA_TRY(exchange_piece(c, bytes, bytes * c->size, at, piece, x));
-    for (int r = 0; r < c->size; r++) memcpy((char *)y + r * bytes + at, c->in + r * piece, (size_t)piece);
+    for (int r = 0; r < c->size; r++) memcpy((char *)y + r * bytes + at, c->in.data + r * piece, (size_t)piece);
   }
   return KVA_OK;
 }
@@ -377,11 +409,12 @@ kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, int64_t total, const 
   for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
     int64_t piece = bytes - at < most ? bytes - at : most;
     equal_parts(c, piece);
-    memcpy(c->in + c->rank * piece, (const char *)x + at, (size_t)piece);
-    KVA_TRY(spread(c, c->in));
+    KVA_TRY(reserve(c, &c->in, c->size * piece));
+    memcpy(c->in.data + c->rank * piece, (const char *)x + at, (size_t)piece);
+    KVA_TRY(spread(c, c->in.data));
     for (int r = 0; r < c->size; r++) {
       int64_t n = piece_of(r, bytes, total, at, piece);
-      if (n) memcpy((char *)y + r * bytes + at, c->in + r * piece, (size_t)n);
+      if (n) memcpy((char *)y + r * bytes + at, c->in.data + r * piece, (size_t)n);
     }
   }
   return KVA_OK;

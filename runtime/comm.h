@@ -45,7 +45,9 @@ const char *kva_comm_name(const kva_comm *c);    /* "process 1 of 4 (node7, pid 
 const char *kva_comm_library(const kva_comm *c); /* "Open MPI v4.1.4, ..." */
 const char *kva_comm_error(const kva_comm *c);
 
-enum { KVA_COMM_BUFFER = 4 << 20 }; /* bytes of the pieces that sums and gathers pass in */
+/* Bytes of the pieces that sums and gathers among so many processes pass in: 2 MiB for each, 256 MiB at most. A
+ * communicator, or group, has two buffers of that size at most, which grow as tensors need them. */
+int64_t kva_comm_piece(int64_t processes);
 /* y[i] = the sum over ranks of their x[i], for n elements; x and y are the same memory or do not overlap. Elements of
  * less than a byte, complex numbers and strings: KVA_UNSUPPORTED. Floats of 16 and 8 bits are summed in float and
  * rounded once; integers wrap. A process sends 2 (size - 1) / size of x's bytes. */

@@ -20,13 +20,18 @@ typedef struct kva_comm_thread {
   atomic_bool stop;
 } kva_comm_thread;
 
+typedef struct kva_comm_buffer {
+  char *data;
+  int64_t bytes;
+} kva_comm_buffer;
+
 struct kva_comm {
   kva_mpi mpi;
   int rank, size;
   bool finalizes; /* this communicator initialised MPI */
   bool agreed;    /* the others know of the failure */
   int64_t bytes;
-  char *in, *out;                     /* KVA_COMM_BUFFER bytes each */
+  kva_comm_buffer in, out;            /* of kva_comm_piece(size) bytes at most */
   int *n_in, *at_in, *n_out, *at_out; /* by rank, in bytes */
   char name[160], error[512];
   kva_comm_mesh mesh;

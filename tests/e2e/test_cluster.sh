@@ -15,7 +15,7 @@ assert b["total"] == sum(b[k] for k in ("parameters", "copies", "moments", "grad
 assert b["moments"] == 2 * b["parameters"] and b["gradients"] == 0 and b["limit"] == 76e9
 (e,) = p["exchanges"]
 assert (e["operator"], e["axis"], e["processes"], e["link"]) == ("all_reduce", "data", 4, "network")
-# A sum of less than 4 MiB is 2 (N - 1) messages of 14 us, and its bytes pass at 50 GB/s.
+# A sum of less than 2 MiB a process is 2 (N - 1) messages of 14 us, and its bytes pass at 50 GB/s.
 assert e["messages"] == 6 * e["calls"] and abs(e["bytes"] - 1.5 * b["parameters"]) < 1000
 assert abs(e["seconds"] - (e["messages"] * 14e-6 + e["bytes"] / 50e9)) < 1e-9
 assert abs(p["seconds"] - p["compute_seconds"] - p["exchange_seconds"]) < 1e-9

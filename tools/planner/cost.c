@@ -2,7 +2,7 @@
  *
  * A kernel or a product takes the longer one of its operations at `efficiency` times the GPU's peak and of its
  * arguments through memory, each once. An exchange takes alpha + bytes / beta for each message, of the link of its
- * group, with the messages that runtime/comm.c sends: tensors in pieces of KVA_COMM_BUFFER bytes; a sum is an exchange
+ * group, with the messages that runtime/comm.c sends: tensors in pieces of kva_comm_piece bytes; a sum is an exchange
  * in pairs and a gathering, of parts - 1 messages each, the latter taken to be a ring. Nothing overlaps, as Kvasir does
  * not: a step takes the sum of all. */
 #include "tools/planner/planner.h"
@@ -13,7 +13,7 @@
 
 /* Of a process, one after the other. A neighbour receives before it sends, or sends before. */
 static int64_t messages_of(const kva_exchanged *x, int64_t parts) {
-  int64_t whole = x->summed + x->gathered, pieces = (whole + KVA_COMM_BUFFER - 1) / KVA_COMM_BUFFER;
+  int64_t piece = kva_comm_piece(parts), pieces = (x->summed + x->gathered + piece - 1) / piece;
   return x->rounds ? x->rounds * (parts - 1) * pieces : parts > 2 ? 2 : 1;
 }
 

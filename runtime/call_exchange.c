@@ -259,9 +259,49 @@ kva_status kva_exchange_start(kva_session *s, kva_program_state *sp, const kva_s
   return KVA_OK;
 }
 
-/* A device with its own memory has done all when the exchange was to start. */
+/* ---- exchange in a device's memory ------------------------------------------------------------------------------- */
+
+bool kva_exchange_is_on_device(const kva_session *s, const kva_program *p, const kva_step_desc *step) {
+  return s->exchanges && step->kind == KVA_STEP_CALL && kva_step_is_collective(step) &&
+         s->device->class->exchanges(s->device, p, step);
+}
+
+static kva_status device_error(kva_session *s, const kva_program *p, kva_status status) {
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, p, "exchange");
+}
+
+/* Number 0 is that of exchanges which are waited for at once. */
+static int32_t number_of(const kva_program_state *sp, const kva_step_desc *start) {
+  return start->wait ? (int32_t)(exchange_of(sp, start) - sp->exchanges) + 1 : 0;
+}
+
+/* With profiling the device has nothing else to do, so what it waits is what the host sees. */
+static kva_status await_on_device(kva_session *s, kva_program_state *sp, int32_t number) {
+  const kva_device_class *class = s->device->class;
+  kva_comm_times times = {.waited = -kva_now()};
+  kva_status status = class->await(s->device, number);
+  if (status == KVA_OK && s->options.profile) {
+    status = class->synchronise(s->device);
+    times.waited += kva_now();
+    if (status == KVA_OK) status = class->exchanged(s->device, number, &times.exchange);
+    kva_comm_add_times(s->options.comm, &times);
+  }
+  return device_error(s, sp->desc, status);
+}
+
+kva_status kva_exchange_on_device(kva_session *s, kva_program_state *sp, const kva_device_call *call) {
+  const kva_device_class *class = s->device->class;
+  int32_t number = number_of(sp, call->step);
+  kva_comm *group = group_of(s, call->step);
+  if (!group) return end(s, sp->desc, KVA_INVALID);
+  KVA_TRY(device_error(s, sp->desc, class->exchange(s->device, group, call, number)));
+  return call->step->wait ? KVA_OK : await_on_device(s, sp, number);
+}
+
+/* Of what the host exchanges for a device with its own memory, all was done when it was to start. */
 kva_status kva_exchange_wait(kva_session *s, kva_program_state *sp, const kva_step_desc *step) {
   const kva_step_desc *start = &sp->desc->steps[((const kva_wait_desc *)step->desc)->start];
+  if (kva_exchange_is_on_device(s, sp->desc, start)) return await_on_device(s, sp, number_of(sp, start));
   if (!kva_exchange_is_started(s, start)) return KVA_OK;
   kva_exchange *x = exchange_of(sp, start);
   return end(s, sp->desc, kva_comm_wait(x->comm, &x->job));

@@ -40,6 +40,10 @@ int64_t kva_comm_bytes(const kva_comm *c) {
   return bytes;
 }
 
+void kva_comm_add_bytes(kva_comm *c, int64_t bytes) {
+  c->bytes += bytes;
+}
+
 void kva_comm_note_agreed(kva_comm *c, bool failed) {
   c->agreed = failed;
 }
@@ -152,6 +156,10 @@ void kva_comm_destroy(kva_comm *c, int code) {
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+kva_comm_mesh kva_comm_mesh_of(const kva_comm *c) {
+  return c->mesh;
+}
 
 kva_comm_mesh kva_comm_place(const kva_comm *c, int rank) {
   const kva_comm_mesh *m = &c->mesh;

@@ -36,6 +36,8 @@ kva_comm *kva_comm_group(kva_comm *c, int64_t parts, int64_t stride);
 kva_comm *kva_comm_data(kva_comm *c);
 /* What an artefact was compiled for. */
 kva_comm_mesh kva_artifact_mesh(const struct kva_artifact *a);
+/* What kva_comm_set_mesh said; else all processes are on the axis data. */
+kva_comm_mesh kva_comm_mesh_of(const kva_comm *c);
 /* The place of a rank on the axes. */
 kva_comm_mesh kva_comm_place(const kva_comm *c, int rank);
 
@@ -84,8 +86,10 @@ KVA_MUST_USE kva_status kva_comm_send(kva_comm *c, int to, int64_t bytes, const 
 KVA_MUST_USE kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, void *data);
 /* y gets the x of rank - by, where by is 1 or -1; zeros where there is no such rank. */
 KVA_MUST_USE kva_status kva_comm_shift(kva_comm *c, int by, int64_t bytes, const void *x, void *y);
-/* Bytes that this process has sent to others in sums, gathers and messages. */
+/* Bytes that this process has sent to others in sums, gathers and messages; add: by other means than these functions.
+ */
 int64_t kva_comm_bytes(const kva_comm *c);
+void kva_comm_add_bytes(kva_comm *c, int64_t bytes);
 
 /* Exchange that goes on while the caller computes. Jobs run one after the other, in the order in which they are posted,
  * on a thread of the communicator; at once in the caller where MPI or KVASIR_OVERLAP=off allows none. A job is one
@@ -112,6 +116,8 @@ typedef struct kva_comm_times {
   double exchange, waited;
 } kva_comm_times;
 kva_comm_times kva_comm_measured(const kva_comm *c);
+/* Adds times of exchange by other means than these functions. */
+void kva_comm_add_times(kva_comm *c, const kva_comm_times *times);
 
 /* All get root's text. c NULL: the text stays. */
 KVA_MUST_USE kva_status kva_comm_broadcast_text(kva_comm *c, int root, kva_text *text);

@@ -184,3 +184,8 @@ kva_status kva_comm_run(kva_comm *c, kva_comm_job *job) {
 kva_comm_times kva_comm_measured(const kva_comm *c) {
   return c->parent ? c->parent->times : c->times;
 }
+
+void kva_comm_add_times(kva_comm *c, const kva_comm_times *times) {
+  root_of(c)->times.exchange += times->exchange;
+  root_of(c)->times.waited += times->waited;
+}

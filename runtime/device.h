@@ -6,6 +6,7 @@
 #define KVA_RUNTIME_DEVICE_H
 
 #include "runtime/base/platform.h"
+#include "runtime/comm.h"
 #include "runtime/memory_plan.h"
 #include "runtime/runtime.h"
 
@@ -61,6 +62,16 @@ typedef struct kva_device_class {
    * others, on copies of the arguments if these are not in its memory. */
   bool (*supports)(const kva_device *d, int32_t call);
   kva_status (*call)(kva_device *d, const kva_device_call *call);
+  /* Optional: exchange between processes in the device's memory. join: all processes of a run call it, behind load;
+   * KVA_MISSING in all of them: there is no library for it, and the host exchanges. exchanges: whether the device takes
+   * this step, which it does in all processes or in none. exchange begins behind what the device has been given, and
+   * goes on beside what it is given next, up to await of the same number; numbers count from 0.
+   * exchanged: how long it took, after synchronise. */
+  kva_status (*join)(kva_device *d, kva_comm *comm, kva_diag *diag);
+  bool (*exchanges)(const kva_device *d, const kva_program *p, const kva_step_desc *step);
+  kva_status (*exchange)(kva_device *d, kva_comm *group, const kva_device_call *call, int32_t number);
+  kva_status (*await)(kva_device *d, int32_t number);
+  kva_status (*exchanged)(kva_device *d, int32_t number, double *out_seconds);
   /* Optional, around successive steps of an unprofiled run that the device performs itself. If begin has a recording of
    * an equal run, it starts that and sets *out_done; then neither steps nor end follow. end starts what begin recorded;
    * failed: discards it. */

@@ -1,8 +1,8 @@
 /* NVIDIA GPUs as a device, through the driver API and cuBLASLt, both looked up at run time (runtime/cuda/api.h).
  *
  * One primary context and one stream: work runs in call order, and the host waits only in synchronise and copy_out,
- * which report errors of kernels. After such an error the driver leaves the context unusable. Device 0 is used;
- * CUDA_VISIBLE_DEVICES selects the GPU. */
+ * which report errors of kernels. After such an error the driver leaves the context unusable. Of several GPUs the
+ * processes of a host take one each (kva_gpu_ordinal); CUDA_VISIBLE_DEVICES selects those that there are. */
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/query.h"
 
@@ -41,7 +41,9 @@ static bool recordings_are_wanted(void) {
 }
 
 static kva_status open_device(cuda_device *d) {
-  KVA_TRY(kva_cuda_check(d, d->api.cuDeviceGet(&d->device, 0), "cuDeviceGet"));
+  int n = 0;
+  KVA_TRY(kva_cuda_check(d, d->api.cuDeviceGetCount(&n), "cuDeviceGetCount"));
+  KVA_TRY(kva_cuda_check(d, d->api.cuDeviceGet(&d->device, kva_gpu_ordinal(n)), "cuDeviceGet"));
   int major = 0, minor = 0;
   KVA_TRY(kva_cuda_check(d, d->api.cuDeviceGetAttribute(&major, CU_ATTRIBUTE_MAJOR, d->device), "major number"));
   KVA_TRY(kva_cuda_check(d, d->api.cuDeviceGetAttribute(&minor, CU_ATTRIBUTE_MINOR, d->device), "minor number"));
@@ -58,6 +60,7 @@ static void destroy(kva_device *device) {
     if (d->stream) d->api.cuStreamSynchronize(d->stream);
     kva_cuda_recordings_destroy(d);
     kva_cuda_blas_destroy(d);
+    kva_cuda_peers_destroy(d);
     for (int32_t i = 0; i < d->n_marks; i++) d->api.cuEventDestroy(d->marks[i]);
     kva_cuda_destroy_slots(d);
     if (d->module) d->api.cuModuleUnload(d->module);
@@ -146,6 +149,11 @@ const kva_device_class kva_device_cuda = {.name = "cuda",
                                           .launch = kva_cuda_launch,
                                           .supports = kva_cuda_supports,
                                           .call = kva_cuda_call,
+                                          .join = kva_cuda_join,
+                                          .exchanges = kva_cuda_exchanges,
+                                          .exchange = kva_cuda_exchange,
+                                          .await = kva_cuda_await,
+                                          .exchanged = kva_cuda_exchanged,
                                           .begin = kva_cuda_begin,
                                           .end = kva_cuda_end,
                                           .mark = mark,

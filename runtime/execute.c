@@ -168,6 +168,7 @@ static kva_status run_call(kva_session *s, kva_program_state *sp, int32_t index)
                           .args = sp->args,
                           .bytes = sp->bytes};
   if (kva_exchange_is_started(s, step)) return kva_exchange_start(s, sp, step);
+  if (kva_exchange_is_on_device(s, sp->desc, step)) return kva_exchange_on_device(s, sp, &call);
   if (is_on_host(s, step)) return call_host(s, sp, &call);
   kva_status status = s->device->class->call(s->device, &call);
   return status == KVA_OK ? KVA_OK : kva_step_error(s, sp->desc, index, status);

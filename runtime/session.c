@@ -133,6 +133,13 @@ static kva_status create_states(kva_session *s, kva_diag *diag) {
   return KVA_OK;
 }
 
+/* Without a library for it, the host exchanges what devices have. */
+static kva_status join(kva_session *s, kva_diag *diag) {
+  kva_status status = s->device->class->join(s->device, s->options.comm, diag);
+  s->exchanges = status == KVA_OK;
+  return status == KVA_MISSING ? KVA_OK : status;
+}
+
 static kva_status create_device(kva_session *s, kva_diag *diag) {
   const kva_device_class *class;
   const kva_artifact *a = s->artifact;
@@ -150,7 +157,8 @@ static kva_status create_device(kva_session *s, kva_diag *diag) {
                      "%s",
                      a->target ? a->target : "unnamed", class->name, class->arch);
   KVA_TRY(class->create(s->pool, diag, &s->device));
-  return class->load(s->device, a, diag);
+  KVA_TRY(class->load(s->device, a, diag));
+  return kva_artifact_processes(a) > 1 && class->join ? join(s, diag) : KVA_OK;
 }
 
 static kva_status create_parts(kva_session *s, kva_diag *diag) {

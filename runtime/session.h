@@ -77,6 +77,7 @@ struct kva_session {
   bool states_lent;        /* a caller may have written states since the last run, whose copies are older then */
   bool device_newer;       /* then: device_states may be newer */
   kva_block temps;         /* shared by all programs: no temporary lives across runs */
+  bool exchanges;          /* the device takes part in exchanges between processes itself */
   kva_block staging;       /* in host memory: arguments of calls that the host performs for the device */
   kva_program_state *programs;
   bool guarded;                     /* runs stop before `commit` if a watched output is not finite */
@@ -179,6 +180,9 @@ bool kva_program_is_collective(const kva_program *p);
 int32_t kva_started_steps(const kva_program *p);
 int32_t kva_started_args(const kva_program *p);
 void kva_exchange_prepare(kva_program_state *sp);
+/* Whether the device performs the exchange of this step, and that. */
+bool kva_exchange_is_on_device(const kva_session *s, const kva_program *p, const kva_step_desc *step);
+KVA_MUST_USE kva_status kva_exchange_on_device(kva_session *s, kva_program_state *sp, const kva_device_call *call);
 /* Whether the step only starts an exchange in this session; what starts it, and the WAIT that ends it. */
 bool kva_exchange_is_started(const kva_session *s, const kva_step_desc *step);
 KVA_MUST_USE kva_status kva_exchange_start(kva_session *s, kva_program_state *sp, const kva_step_desc *step);

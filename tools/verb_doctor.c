@@ -158,6 +158,10 @@ static void print_text(const findings *f) {
     printf("cuBLASLt     %zu, %s\n", f->gpu.blas, f->gpu.blas_path);
   else
     printf("cuBLASLt     none\n");
+  if (*f->gpu.nccl_path)
+    printf("NCCL         %d, %s\n", f->gpu.nccl, f->gpu.nccl_path);
+  else
+    printf("NCCL         none\n");
   if (*f->ptxas)
     printf("ptxas        %s, %s\n", *f->ptxas_version ? f->ptxas_version : "version unknown", f->ptxas);
   else
@@ -271,6 +275,10 @@ static void print_json(const findings *f) {
   add_string(&out, "path", f->gpu.blas_path);
   kva_text_add(&out, ", ");
   add_string(&out, "error", f->gpu.blas_error);
+  kva_text_add(&out, "}, \"nccl\": {\"version\": %d, ", f->gpu.nccl);
+  add_string(&out, "path", f->gpu.nccl_path);
+  kva_text_add(&out, ", ");
+  add_string(&out, "error", f->gpu.nccl_error);
   kva_text_add(&out, "}, \"ptxas\": {");
   add_string(&out, "path", f->ptxas);
   kva_text_add(&out, ", ");

@@ -1,9 +1,11 @@
-/* Dynamic lookup of the driver and cuBLASLt. */
+/* Dynamic lookup of the driver, cuBLASLt and NCCL. */
 #include "runtime/cuda/api.h"
 
 #include <dlfcn.h>
 #include <glob.h>
 #include <stdlib.h>
+
+enum { PATH_BYTES = 512 };
 
 typedef struct symbol_row {
   const char *name;
@@ -16,6 +18,9 @@ static const symbol_row driver_rows[] = {KVA_CUDA_FUNCTIONS(DRIVER_ROW)};
 static const symbol_row driver_optional_rows[] = {KVA_CUDA_OPTIONAL_FUNCTIONS(DRIVER_ROW)};
 static const symbol_row blas_rows[] = {
     KVA_BLAS_FUNCTIONS(BLAS_ROW){"cublasLtGetVersion", offsetof(kva_blas_api, cublasLtGetVersion)}};
+#define NCCL_ROW(name, symbol, params) {symbol, offsetof(kva_nccl_api, name)},
+static const symbol_row nccl_rows[] = {
+    KVA_NCCL_FUNCTIONS(NCCL_ROW){"ncclGetErrorString", offsetof(kva_nccl_api, ncclGetErrorString)}};
 #define N_ROWS(rows) (sizeof(rows) / sizeof *(rows))
 
 /* Fills in a table; returns the name of the first function that the library lacks, or NULL. */
@@ -74,33 +79,42 @@ kva_status kva_cuda_api_load(kva_diag *diag, kva_cuda_api *out_api) {
   return initialise(diag, path, out_api);
 }
 
-/* The newest library of the package nvidia-cublas in one Python installation; NULL: none. *out_path is a copy that
- * stays. */
-static void *open_blas_of_python(const char *prefix, const char **out_path) {
-  static char found[512]; /* one thread at a time creates devices */
-  char pattern[512];
+/* The newest library of a package of NVIDIA's in one Python installation; NULL: none. *out_path is a copy that stays.
+ */
+static void *open_of_python(const char *prefix, const char *name, char found[PATH_BYTES], const char **out_path) {
+  char pattern[PATH_BYTES];
   glob_t files;
   void *library = NULL;
-  int n = prefix && *prefix ? snprintf(pattern, sizeof pattern,
-                                       "%s/lib/python3*/*-packages/nvidia/*/lib/libcublasLt.so.1[123]", prefix)
-                            : 0;
+  int n = prefix && *prefix
+              ? snprintf(pattern, sizeof pattern, "%s/lib/python3*/*-packages/nvidia/*/lib/%s", prefix, name)
+              : 0;
   if (n <= 0 || n >= (int)sizeof pattern || glob(pattern, 0, NULL, &files) != 0) return NULL;
   for (size_t i = files.gl_pathc; !library && i-- > 0;) {
-    snprintf(found, sizeof found, "%s", files.gl_pathv[i]);
+    snprintf(found, PATH_BYTES, "%s", files.gl_pathv[i]);
     library = dlopen(*out_path = found, RTLD_NOW | RTLD_LOCAL);
   }
   globfree(&files);
   return library;
 }
 
-static void *open_blas_of_pythons(int n, const char *const *prefixes, const char **out_path) {
+/* A library by a variable's path, or by its names, or those of a Python installation: an environment that was chosen
+ * goes before the names, the machine's Python after them. found: what stays of a path that was searched. */
+static void *open_library(const char *variable, size_t n, const char *const *names, const char *python,
+                          char found[PATH_BYTES], const char **out_path) {
+  const char *const chosen[] = {getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX")}, *const machine[] = {"/usr/local",
+                                                                                                    "/usr"};
+  *out_path = getenv(variable);
+  if (*out_path && **out_path) return dlopen(*out_path, RTLD_NOW | RTLD_LOCAL);
   void *library = NULL;
-  for (int i = 0; !library && i < n; i++) library = open_blas_of_python(prefixes[i], out_path);
+  for (size_t i = 0; !library && i < 2; i++) library = open_of_python(chosen[i], python, found, out_path);
+  for (size_t i = 0; !library && i < n; i++) library = dlopen(*out_path = names[i], RTLD_NOW | RTLD_LOCAL);
+  for (size_t i = 0; !library && i < 2; i++) library = open_of_python(machine[i], python, found, out_path);
   return library;
 }
 
-/* An environment that was chosen goes before the toolkit, the machine's Python after it. */
+/* One thread at a time creates devices. */
 static void *open_blas(const char **out_path) {
+  static char found[PATH_BYTES];
   static const char *const names[] = {"libcublasLt.so.13",
                                       "libcublasLt.so.12",
                                       "libcublasLt.so.11",
@@ -108,14 +122,7 @@ static void *open_blas(const char **out_path) {
                                       "/usr/local/cuda/lib64/libcublasLt.so.12",
                                       "/usr/local/cuda/lib64/libcublasLt.so.11",
                                       "/opt/cuda/lib64/libcublasLt.so"};
-  const char *const chosen[] = {getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX")}, *const machine[] = {"/usr/local",
-                                                                                                    "/usr"};
-  *out_path = getenv("KVASIR_CUBLASLT_LIBRARY");
-  if (*out_path && **out_path) return dlopen(*out_path, RTLD_NOW | RTLD_LOCAL);
-  void *library = open_blas_of_pythons(2, chosen, out_path);
-  for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
-    library = dlopen(*out_path = names[i], RTLD_NOW | RTLD_LOCAL);
-  return library ? library : open_blas_of_pythons(2, machine, out_path);
+  return open_library("KVASIR_CUBLASLT_LIBRARY", N_ROWS(names), names, "libcublasLt.so.1[123]", found, out_path);
 }
 
 kva_status kva_blas_api_load(kva_diag *diag, kva_blas_api *out_api, const char **out_path) {
@@ -131,5 +138,26 @@ kva_status kva_blas_api_load(kva_diag *diag, kva_blas_api *out_api, const char *
   dlclose(out_api->library);
   *out_api = (kva_blas_api){0};
   return kva_fail(diag, KVA_MISSING, NULL, "device cuda: %s has no function %s; install CUDA 11 or newer", *out_path,
+                  missing);
+}
+
+kva_status kva_nccl_api_load(kva_diag *diag, kva_nccl_api *out_api, const char **out_path) {
+  static char found[PATH_BYTES];
+  static const char *const names[] = {"libnccl.so.2", "libnccl.so"};
+  const char *chosen = getenv("KVASIR_NCCL_LIBRARY");
+  *out_api = (kva_nccl_api){0};
+  if (chosen && !strcmp(chosen, "off"))
+    return kva_fail(diag, KVA_MISSING, NULL, "device cuda: no NCCL: KVASIR_NCCL_LIBRARY is off");
+  out_api->library = open_library("KVASIR_NCCL_LIBRARY", N_ROWS(names), names, "libnccl.so.2", found, out_path);
+  if (!out_api->library)
+    return kva_fail(diag, KVA_MISSING, NULL,
+                    "device cuda: no NCCL (libnccl.so.2): %s; install it (package libnccl2, or nvidia-nccl of the "
+                    "Python in VIRTUAL_ENV), or set KVASIR_NCCL_LIBRARY to it",
+                    dlerror());
+  const char *missing = look_up(out_api->library, nccl_rows, N_ROWS(nccl_rows), out_api);
+  if (!missing) return KVA_OK;
+  dlclose(out_api->library);
+  *out_api = (kva_nccl_api){0};
+  return kva_fail(diag, KVA_MISSING, NULL, "device cuda: %s has no function %s; install NCCL 2.7 or newer", *out_path,
                   missing);
 }

@@ -1,7 +1,8 @@
-/* NVIDIA's driver and cuBLASLt as tables of functions that are looked up when a device is created. So one build serves
- * machines with and without them, and CUDA headers are not needed.
+/* NVIDIA's driver, cuBLASLt and NCCL as tables of functions that are looked up when a device is created. So one build
+ * serves machines with and without them, and CUDA headers are not needed.
  *
- * Types, values and signatures follow NVIDIA's documentation ("CUDA Driver API", "cuBLAS library: cuBLASLt").
+ * Types, values and signatures follow NVIDIA's documentation ("CUDA Driver API", "cuBLAS library: cuBLASLt",
+ * "NCCL API").
  * tests/runtime/test_cuda_headers.sh compares them with a toolkit's headers if one is installed. */
 #ifndef KVA_RUNTIME_CUDA_API_H
 #define KVA_RUNTIME_CUDA_API_H
@@ -86,6 +87,7 @@ enum {
   X(cuStreamCreate, "cuStreamCreate", (cu_stream * out_stream, unsigned flags))                                   \
   X(cuStreamDestroy, "cuStreamDestroy_v2", (cu_stream stream))                                                    \
   X(cuStreamSynchronize, "cuStreamSynchronize", (cu_stream stream))                                               \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))                   \
   X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t * out_free, size_t * out_total))                                     \
   X(cuMemAlloc, "cuMemAlloc_v2", (cu_pointer * out_pointer, size_t bytes))                                        \
   X(cuMemFree, "cuMemFree_v2", (cu_pointer pointer))                                                              \
@@ -210,5 +212,37 @@ typedef struct kva_blas_api {
 /* Loads $KVASIR_CUBLASLT_LIBRARY, or libcublasLt.so.13, .12 or .11, also from the usual toolkit folders. KVA_MISSING
  * says what to install. *out_path points to static storage or to the environment. */
 KVA_MUST_USE kva_status kva_blas_api_load(kva_diag *diag, kva_blas_api *out_api, const char **out_path);
+
+/* ---- NCCL -------------------------------------------------------------------------------------------------------- */
+
+typedef int nccl_result; /* ncclResult_t and ncclDataType_t */
+typedef struct nccl_comm_object *nccl_comm;
+typedef struct nccl_unique_id {
+  char internal[128];
+} nccl_unique_id;
+enum {
+  NCCL_SUCCESS = 0,
+  NCCL_UINT8 = 1,
+};
+
+#define KVA_NCCL_FUNCTIONS(X)                                                                                 \
+  X(ncclGetVersion, "ncclGetVersion", (int *out_version))                                                     \
+  X(ncclGetUniqueId, "ncclGetUniqueId", (nccl_unique_id * out_id))                                            \
+  X(ncclCommInitRank, "ncclCommInitRank", (nccl_comm * out_comm, int size, nccl_unique_id id, int rank))      \
+  X(ncclCommDestroy, "ncclCommDestroy", (nccl_comm comm))                                                     \
+  X(ncclGroupStart, "ncclGroupStart", (void))                                                                 \
+  X(ncclGroupEnd, "ncclGroupEnd", (void))                                                                     \
+  X(ncclSend, "ncclSend", (const void *data, size_t n, int type, int peer, nccl_comm comm, cu_stream stream)) \
+  X(ncclRecv, "ncclRecv", (void *data, size_t n, int type, int peer, nccl_comm comm, cu_stream stream))
+
+typedef struct kva_nccl_api {
+  void *library;
+  const char *(*ncclGetErrorString)(nccl_result result);
+  KVA_NCCL_FUNCTIONS(KVA_CUDA_MEMBER)
+} kva_nccl_api;
+
+/* Loads $KVASIR_NCCL_LIBRARY, or libnccl.so.2, also of a Python installation. KVA_MISSING says what to install, or that
+ * KVASIR_NCCL_LIBRARY=off forbids it. *out_path points to static storage or to the environment. */
+KVA_MUST_USE kva_status kva_nccl_api_load(kva_diag *diag, kva_nccl_api *out_api, const char **out_path);
 
 #endif

@@ -15,6 +15,7 @@ typedef struct cuda_slot {
 
 typedef struct cuda_recordings cuda_recordings;
 typedef struct cuda_blas cuda_blas;
+typedef struct cuda_peers cuda_peers;
 
 typedef struct cuda_device {
   kva_device base;
@@ -37,6 +38,7 @@ typedef struct cuda_device {
   int32_t n_marks;
   cuda_recordings *recordings; /* NULL: disabled */
   cuda_blas *blas;             /* NULL: the artefact has no GEMM steps */
+  cuda_peers *peers;           /* NULL: the host exchanges what processes exchange */
   kva_text error;
 } cuda_device;
 
@@ -80,5 +82,14 @@ KVA_MUST_USE kva_status kva_cuda_blas_create(cuda_device *d, kva_diag *diag);
 void kva_cuda_blas_destroy(cuda_device *d);
 bool kva_cuda_supports(const kva_device *d, int32_t call);
 kva_status kva_cuda_call(kva_device *d, const kva_device_call *call); /* KVA_CALL_GEMM */
+
+/* ---- nccl.c: exchange between processes -------------------------------------------------------------------------- */
+
+kva_status kva_cuda_join(kva_device *d, kva_comm *comm, kva_diag *diag);
+void kva_cuda_peers_destroy(cuda_device *d);
+bool kva_cuda_exchanges(const kva_device *d, const kva_program *p, const kva_step_desc *step);
+kva_status kva_cuda_exchange(kva_device *d, kva_comm *group, const kva_device_call *call, int32_t number);
+kva_status kva_cuda_await(kva_device *d, int32_t number);
+kva_status kva_cuda_exchanged(kva_device *d, int32_t number, double *out_seconds);
 
 #endif

@@ -1,6 +1,8 @@
-/* Queries the machine's driver, GPUs and cuBLASLt. */
+/* Queries the machine's driver, GPUs, cuBLASLt and NCCL. */
 #include "runtime/cuda/query.h"
 #include "runtime/cuda/api.h"
+
+#include <stdlib.h>
 
 /* Generated code uses asynchronous copies and bfloat16, available since compute capability 8.0. Newer GPUs run PTX for
  * older ones, except that wgmma and related instructions ("a") exist on 9.0 only. */
@@ -18,6 +20,15 @@ int kva_gpu_ptx_version(int driver) {
               {12020, 82}, {12010, 81}, {12000, 80}, {11080, 78}, {11070, 77}, {11060, 76}, {11050, 75}, {11040, 74}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (driver >= rows[i].driver) return rows[i].ptx;
+  return 0;
+}
+
+int kva_gpu_ordinal(int n) {
+  static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const char *rank = getenv(names[i]);
+    if (rank && *rank && atoi(rank) >= 0) return n > 0 ? atoi(rank) % n : 0;
+  }
   return 0;
 }
 
@@ -52,6 +63,17 @@ static void copy_message(const kva_diag *diag, char *text, size_t size) {
   snprintf(text, size, "%s", n ? kva_diag_message(diag, n - 1, NULL, NULL) : "");
 }
 
+static void query_nccl(kva_gpu_report *out, kva_diag *diag) {
+  kva_nccl_api api;
+  const char *path;
+  if (kva_nccl_api_load(diag, &api, &path) != KVA_OK) {
+    copy_message(diag, out->nccl_error, sizeof out->nccl_error);
+    return;
+  }
+  if (api.ncclGetVersion(&out->nccl) != NCCL_SUCCESS) out->nccl = 0;
+  snprintf(out->nccl_path, sizeof out->nccl_path, "%s", path);
+}
+
 void kva_gpu_query(kva_gpu_report *out) {
   *out = (kva_gpu_report){0};
   kva_diag *diag = kva_diag_create();
@@ -64,6 +86,7 @@ void kva_gpu_query(kva_gpu_report *out) {
   } else {
     copy_message(diag, out->blas_error, sizeof out->blas_error);
   }
+  query_nccl(out, diag);
   kva_diag_destroy(diag);
 }
 
@@ -85,17 +108,21 @@ static int64_t ask_free(const kva_cuda_api *api, cu_device device) {
 int64_t kva_gpu_available_memory(void) {
   kva_cuda_api api;
   cu_device device;
-  if (kva_cuda_api_load(NULL, &api) != KVA_OK || api.cuDeviceGet(&device, 0)) return 0;
+  int n;
+  if (kva_cuda_api_load(NULL, &api) != KVA_OK || api.cuDeviceGetCount(&n) ||
+      api.cuDeviceGet(&device, kva_gpu_ordinal(n)))
+    return 0;
   return ask_free(&api, device);
 }
 
 kva_status kva_gpu_probe(kva_diag *diag, const char **out_arch) {
   kva_gpu_report r = {0};
   KVA_TRY(query_driver(&r, diag));
-  *out_arch = r.gpus[0].target;
+  const kva_gpu *own = &r.gpus[kva_gpu_ordinal(r.n_gpus)];
+  *out_arch = own->target;
   if (*out_arch) return KVA_OK;
   return kva_fail(diag, KVA_MISSING, NULL,
                   "device cuda: %s has compute capability %d.%d; generated code needs 8.0 (Ampere) or newer; device "
                   "ptxsim runs the same code on a simulator",
-                  r.gpus[0].name, r.gpus[0].major, r.gpus[0].minor);
+                  own->name, own->major, own->minor);
 }

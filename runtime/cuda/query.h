@@ -17,10 +17,12 @@ typedef struct kva_gpu {
 typedef struct kva_gpu_report {
   int driver; /* newest CUDA version that it supports: 12040 is 12.4; 0: no driver */
   int n_gpus;
-  kva_gpu gpus[KVA_GPU_MOST]; /* device cuda uses the first */
+  kva_gpu gpus[KVA_GPU_MOST]; /* device cuda uses that of kva_gpu_ordinal */
   size_t blas;                /* version of cuBLASLt, such as 130000; 0: none */
   char blas_path[256];
-  char driver_error[512], blas_error[512]; /* why it is missing; else "" */
+  int nccl; /* version of NCCL, such as 21803; 0: none */
+  char nccl_path[256];
+  char driver_error[512], blas_error[512], nccl_error[512]; /* why it is missing; else "" */
 } kva_gpu_report;
 
 void kva_gpu_query(kva_gpu_report *out);
@@ -37,5 +39,9 @@ int64_t kva_gpu_available_memory(void);
 
 /* KVA_MISSING with the reason if device cuda cannot run here. *out_arch is the architecture to compile for. */
 KVA_MUST_USE kva_status kva_gpu_probe(kva_diag *diag, const char **out_arch);
+
+/* Which of n GPUs this process uses: a launcher numbers the processes of a host (OMPI_COMM_WORLD_LOCAL_RANK and the
+ * like), and they take the GPUs in turn; 0 without one. */
+int kva_gpu_ordinal(int n);
 
 #endif

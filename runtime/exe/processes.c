@@ -40,6 +40,12 @@ static kva_status check_size(kva_comm *c, int expected, kva_diag *diag) {
         "the launcher started %d processes, which %s does not join: it is another MPI than the launcher's; "
         "set KVASIR_MPI_LIBRARY to the launcher's libmpi.so",
         launched, kva_comm_library(c));
+  const char *world = getenv("WORLD_SIZE");
+  if (found == 1 && world && atoi(world) > 1)
+    return kva_error(diag, NULL,
+                     "the mesh has %d processes, which meet through MPI; found RANK and WORLD_SIZE=%s of another "
+                     "launcher: start them with mpirun -n %d",
+                     expected, world, expected);
   return kva_error(diag, NULL, "the mesh has %d processes, and %d %s started; start them with mpirun -n %d", expected,
                    found, found == 1 ? "was" : "were", expected);
 }

@@ -1,7 +1,9 @@
 /* Every collective against a reference, in as many processes as a launcher starts; tests/dist/test_comm.sh runs it.
  * What a rank gives is a function of rank and index, so that every process knows what all must get, sums in order of
- * ranks to the bit. Arguments: the number of processes; then what the last one does instead: "fail" or "leave". */
+ * ranks to the bit. Arguments: the number of processes; then what the last one does instead: "fail" or "leave"; or
+ * "device": device cuda exchanges what lies in its memory. */
 #include "runtime/comm.h"
+#include "runtime/device.h"
 
 #include <stdlib.h>
 
@@ -226,6 +228,87 @@ static void check_all(kva_comm *c) {
   check_groups(c);
 }
 
+/* ---- in the memory of a device ----------------------------------------------------------------------------------- */
+
+/* One call of device cuda: x of `n_x` elements goes in, y of `n_y` comes out and into *out. */
+static void exchange_on_device(kva_comm *c, kva_device *d, int32_t call, kva_dtype t, int64_t n_x, const void *x,
+                               int64_t n_y, void *y) {
+  const kva_device_class *class = d->class;
+  const kva_exchange_desc desc = {.parts = kva_comm_size(c), .stride = 1};
+  const kva_buffer_desc buffers[] = {{.dtype = (int32_t)t}, {.dtype = (int32_t)t}};
+  const int32_t args[] = {0, 1};
+  const kva_step_desc step = {
+      .kind = KVA_STEP_CALL, .call = call, .n_args = 2, .n_results = 1, .args = args, .desc = &desc};
+  const kva_program p = {.name = "exchange", .n_buffers = 2, .buffers = buffers, .n_steps = 1, .steps = &step};
+  int64_t width = kva_dtype_bits(t) / 8, bytes[] = {n_x * width, n_y * width};
+  kva_block blocks[2];
+  for (int i = 0; i < 2; i++) EXPECT(class->allocate(d, bytes[i] + 1, &blocks[i]) == KVA_OK);
+  void *const pointers[] = {blocks[0].data, blocks[1].data};
+  const kva_device_call what = {.program = &p, .step = &step, .args = pointers, .bytes = bytes};
+  EXPECT(class->exchanges(d, &p, &step));
+  EXPECT(class->copy_in(d, pointers[0], x, bytes[0]) == KVA_OK);
+  EXPECT(class->exchange(d, c, &what, 3) == KVA_OK && class->await(d, 3) == KVA_OK);
+  EXPECT(class->copy_out(d, y, pointers[1], bytes[1]) == KVA_OK);
+  for (int i = 0; i < 2; i++) class->free(d, &blocks[i]);
+}
+
+static void check_sums_on(kva_comm *c, kva_device *d, kva_dtype t, int64_t n) {
+  int rank = kva_comm_rank(c), size = kva_comm_size(c);
+  size_t bytes = (size_t)(n * kva_dtype_bits(t) / 8);
+  char *x = malloc(bytes * (size_t)size + 1), *y = malloc(bytes + 1), *expected = malloc(bytes + 1);
+  EXPECT(x && y && expected);
+  fill(t, rank, n, x);
+  sum(t, size, 0, n, expected);
+  exchange_on_device(c, d, KVA_CALL_ALL_REDUCE, t, n, x, n, y);
+  EXPECT(!memcmp(y, expected, bytes));
+  int64_t total = n * size - n / 3, filled = kva_part_filled(total, n, rank);
+  fill(t, rank, total, x);
+  memset(expected, 0, bytes);
+  sum(t, size, n * rank, filled, expected);
+  exchange_on_device(c, d, KVA_CALL_REDUCE_SCATTER, t, total, x, n, y);
+  EXPECT(!memcmp(y, expected, bytes));
+  free(x);
+  free(y);
+  free(expected);
+}
+
+static void check_moves_on(kva_comm *c, kva_device *d, int64_t n) {
+  int rank = kva_comm_rank(c), size = kva_comm_size(c), from = rank - 1;
+  int64_t total = n * size - n / 3;
+  char *x = malloc((size_t)n), *y = malloc((size_t)(n * size));
+  EXPECT(x && y);
+  for (int64_t i = 0; i < n; i++) x[i] = byte_of(rank, 0, i);
+  exchange_on_device(c, d, KVA_CALL_ALL_GATHER, KVA_U8, n, x, total, y);
+  for (int64_t i = 0; i < total; i++) EXPECT(y[i] == byte_of((int)(i / n), 0, i % n));
+  int64_t sent = kva_comm_bytes(c);
+  exchange_on_device(c, d, KVA_CALL_NEIGHBOUR, KVA_U8, n, x, n, y);
+  for (int64_t i = 0; i < n; i++) EXPECT(y[i] == (from < 0 ? 0 : byte_of(from, 0, i)));
+  EXPECT(kva_comm_bytes(c) - sent == (rank + 1 < size ? n : 0));
+  free(x);
+  free(y);
+}
+
+static void check_device(kva_comm *c) {
+  static const kva_dtype types[] = {KVA_F32, KVA_F64, KVA_BF16, KVA_F16, KVA_I32, KVA_I64};
+  kva_diag *diag = kva_diag_create();
+  kva_device *d;
+  kva_pool *pool = kva_pool_create(1);
+  kva_status status = kva_device_cuda.create(pool, diag, &d);
+  if (status == KVA_OK) status = kva_device_cuda.join(d, c, diag);
+  kva_diag_print(diag, stderr);
+  EXPECT(status == KVA_OK);
+  for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+    check_sums_on(c, d, types[t], 1);
+    check_sums_on(c, d, types[t], 1001);
+  }
+  check_sums_on(c, d, KVA_F32, kva_comm_piece(kva_comm_size(c)) / 4 + 1001); /* two pieces */
+  check_moves_on(c, d, 1);
+  check_moves_on(c, d, 100003);
+  kva_device_cuda.destroy(d);
+  kva_pool_destroy(pool);
+  kva_diag_destroy(diag);
+}
+
 int main(int argc, char **argv) {
   kva_diag *diag = kva_diag_create();
   kva_comm *c;
@@ -237,8 +320,11 @@ int main(int argc, char **argv) {
   bool last = kva_comm_rank(c) == kva_comm_size(c) - 1;
   if (!strcmp(mode, "leave") && last) exit(7);
   if (!strcmp(mode, "fail") && last) kva_comm_destroy(c, 1);
-  if (*mode) return kva_comm_barrier(c) == KVA_OK ? 0 : 1;
-  check_all(c);
+  if (!strcmp(mode, "device"))
+    check_device(c);
+  else if (*mode)
+    return kva_comm_barrier(c) == KVA_OK ? 0 : 1;
+  if (!*mode) check_all(c);
   if (!kva_comm_rank(c)) printf("%d processes, %s\n", kva_comm_size(c), kva_comm_library(c));
   kva_diag_destroy(diag);
   kva_comm_destroy(c, 0);

@@ -17,7 +17,7 @@ struct cu_function_object {
 };
 
 static struct cu_context_object primary;
-static int retained;
+static int retained, in_use; /* in_use: the one GPU that a process uses */
 static _Thread_local cu_context current;
 static bool initialised;
 static int violations;
@@ -106,11 +106,17 @@ cu_result fake_cuMemGetInfo(size_t *out_free, size_t *out_total) {
 }
 
 cu_result fake_cuDevicePrimaryCtxRetain(cu_context *out_context, cu_device device) {
-  if (!initialised || device != 0) return CU_ERROR_INVALID_VALUE;
+  if (!initialised || device < 0 || device >= setting("FAKE_CUDA_DEVICES", 1) || (retained && device != in_use))
+    return CU_ERROR_INVALID_VALUE;
+  in_use = device;
   retained++;
   if (!pool) pool = kva_pool_create(2);
   *out_context = &primary;
   return CU_SUCCESS;
+}
+
+int fake_ordinal(void) {
+  return in_use;
 }
 
 cu_result fake_cuDevicePrimaryCtxRelease(cu_device device) {
@@ -391,7 +397,9 @@ cu_result fake_run(const fake_op *op) {
   case FAKE_FILL: memset(op->to, op->value, op->bytes); break;
   case FAKE_KERNEL: r = run_kernel(op); break;
   case FAKE_GEMM: fake_multiply(&op->gemm); break;
-  case FAKE_EVENT: break;
+  case FAKE_TRANSFER: r = fake_transfer(op); break;
+  case FAKE_EVENT:
+  case FAKE_AWAIT: break;
   }
   if (r == CU_SUCCESS) r = inject(op);
   fake_open_memory(false);

@@ -1,5 +1,5 @@
-/* A stand-in for libcuda and libcublasLt over the PTX simulator, for machines without a GPU: what device cuda calls,
- * with the driver's contract enforced.
+/* A stand-in for libcuda, libcublasLt and libnccl over the PTX simulator, for machines without a GPU: what device cuda
+ * calls, with the driver's contract enforced.
  *
  *   - Work in a stream happens as late as the contract allows: when somebody waits for it. Results that are read
  *     without waiting are not there; host memory that is reused too early sends the wrong bytes.
@@ -25,6 +25,8 @@
 KVA_CUDA_FUNCTIONS(FAKE_DECLARE)
 KVA_CUDA_OPTIONAL_FUNCTIONS(FAKE_DECLARE)
 KVA_BLAS_FUNCTIONS(FAKE_DECLARE)
+KVA_NCCL_FUNCTIONS(FAKE_DECLARE)
+EXPORT const char *fake_ncclGetErrorString(nccl_result result) __asm__("ncclGetErrorString");
 EXPORT size_t fake_cublasLtGetVersion(void) __asm__("cublasLtGetVersion");
 EXPORT int fake_cuda_violations(void);
 /* How often a recorded graph was launched. */
@@ -63,7 +65,15 @@ typedef struct fake_gemm {
   int32_t transpose_a, transpose_b;
 } fake_gemm;
 
-typedef enum fake_op_kind { FAKE_COPY, FAKE_FILL, FAKE_KERNEL, FAKE_EVENT, FAKE_GEMM } fake_op_kind;
+typedef enum fake_op_kind {
+  FAKE_COPY,
+  FAKE_FILL,
+  FAKE_KERNEL,
+  FAKE_EVENT,
+  FAKE_AWAIT,
+  FAKE_GEMM,
+  FAKE_TRANSFER,
+} fake_op_kind;
 typedef struct fake_op {
   fake_op_kind kind;
   void *to; /* COPY, FILL */
@@ -74,8 +84,9 @@ typedef struct fake_op {
   kva_ptx_dim3 grid, block;
   uint32_t dynamic;
   bool cooperative;
-  unsigned char *params; /* malloc'd, each on its offset */
-  cu_event event;
+  unsigned char *params; /* malloc'd, each on its offset; of TRANSFER what nccl.c needs */
+  cu_event event;        /* EVENT, AWAIT: of this record of it */
+  uint64_t record;
   fake_gemm gemm;
 } fake_op;
 
@@ -108,7 +119,10 @@ void fake_open_memory(bool open);
 kva_status fake_register(kva_ptx_memory *memory);
 int fake_live_blocks(void);
 
-/* What blas.c does when its turn comes. */
+/* What blas.c and nccl.c do when their turn comes. */
 void fake_multiply(const fake_gemm *g);
+cu_result fake_transfer(const fake_op *op);
+/* The GPU of the context. */
+int fake_ordinal(void);
 
 #endif

@@ -4,11 +4,12 @@
 #include <stdlib.h>
 
 struct cu_event_object {
-  bool recorded, done;
+  uint64_t records, done; /* numbers of the last one, and of the last that is through */
   double time;
 };
 struct cu_stream_object {
   fake_ops queue;
+  size_t next;                       /* in the queue */
   struct cu_graph_object *recording; /* NULL: not capturing */
   bool spoilt;                       /* a call broke the capture */
 };
@@ -103,15 +104,39 @@ cu_result fake_enqueue(cu_stream s, const fake_op *op) {
   return r;
 }
 
-static void run_queue(cu_stream s) {
-  for (size_t i = 0; i < s->queue.n && failure == CU_SUCCESS; i++) {
+static bool is_recorded_in(cu_stream s, const fake_op *wait) {
+  for (size_t i = s->next; i < s->queue.n; i++) {
     const fake_op *op = &s->queue.data[i];
-    if (op->kind == FAKE_EVENT)
-      op->event->done = true, op->event->time = kva_now();
-    else
-      failure = fake_run(op);
+    if (op->kind == FAKE_EVENT && op->event == wait->event && op->record == wait->record) return true;
   }
+  return false;
+}
+
+static void run_next(cu_stream s);
+
+/* Other streams go on up to the record that this one waits for. */
+static void await(const fake_op *op) {
+  for (int i = 0; i < MAX_STREAMS && op->event->done < op->record; i++)
+    while (streams[i] && streams[i]->next < streams[i]->queue.n && failure == CU_SUCCESS &&
+           op->event->done < op->record && is_recorded_in(streams[i], op))
+      run_next(streams[i]);
+  if (failure == CU_SUCCESS && op->event->done < op->record)
+    fake_violation("a stream waits for an event that no stream comes to");
+}
+
+static void run_next(cu_stream s) {
+  const fake_op op = s->queue.data[s->next++];
+  switch (op.kind) {
+  case FAKE_EVENT: op.event->done = op.record, op.event->time = kva_now(); break;
+  case FAKE_AWAIT: await(&op); break;
+  default: failure = fake_run(&op);
+  }
+}
+
+static void run_queue(cu_stream s) {
+  while (s->next < s->queue.n && failure == CU_SUCCESS) run_next(s);
   clear(&s->queue);
+  s->next = 0;
 }
 
 cu_result fake_wait(cu_stream stream) {
@@ -192,6 +217,10 @@ cu_result fake_cuMemsetD8Async(cu_pointer to, unsigned char value, size_t bytes,
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
+static bool is_through(cu_event event) {
+  return event->done == event->records;
+}
+
 cu_result fake_cuEventCreate(cu_event *out_event, unsigned flags) {
   cu_result r = fake_state();
   if (r != CU_SUCCESS || flags) return r != CU_SUCCESS ? r : CU_ERROR_INVALID_VALUE;
@@ -206,21 +235,25 @@ cu_result fake_cuEventDestroy(cu_event event) {
 }
 
 cu_result fake_cuEventRecord(cu_event event, cu_stream stream) {
-  event->recorded = true;
-  event->done = false;
-  const fake_op op = {.kind = FAKE_EVENT, .event = event};
+  const fake_op op = {.kind = FAKE_EVENT, .event = event, .record = ++event->records};
   return fake_enqueue(stream, &op);
+}
+
+/* Waits for the last record that there is now; without one for nothing. */
+cu_result fake_cuStreamWaitEvent(cu_stream stream, cu_event event, unsigned flags) {
+  const fake_op op = {.kind = FAKE_AWAIT, .event = event, .record = event->records};
+  return flags ? CU_ERROR_INVALID_VALUE : fake_enqueue(stream, &op);
 }
 
 cu_result fake_cuEventSynchronize(cu_event event) {
   cu_result r = may_wait();
-  if (r != CU_SUCCESS || !event->recorded) return r;
-  return event->done ? failure : fake_wait(NULL);
+  if (r != CU_SUCCESS || !event->records) return r;
+  return is_through(event) ? failure : fake_wait(NULL);
 }
 
 cu_result fake_cuEventElapsedTime(float *out_milliseconds, cu_event from, cu_event to) {
-  if (!from->recorded || !to->recorded) return ERROR_INVALID_HANDLE;
-  if (!from->done || !to->done) return ERROR_NOT_READY;
+  if (!from->records || !to->records) return ERROR_INVALID_HANDLE;
+  if (!is_through(from) || !is_through(to)) return ERROR_NOT_READY;
   *out_milliseconds = (float)((to->time - from->time) * 1e3);
   return failure;
 }

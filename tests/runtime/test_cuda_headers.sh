@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 # C++: types of functions can be compared after replacing each of our types by NVIDIA's name for it. The table's text
 # is compiled with the types' names defined as NVIDIA's.
 sed -n '/^#define KVA_CUDA_FUNCTIONS/,/[^\\]$/p; /^#define KVA_CUDA_OPTIONAL_FUNCTIONS/,/[^\\]$/p
-  /^#define KVA_BLAS_FUNCTIONS/,/[^\\]$/p' runtime/cuda/api.h >"$work/tables.h"
+  /^#define KVA_BLAS_FUNCTIONS/,/[^\\]$/p; /^#define KVA_NCCL_FUNCTIONS/,/[^\\]$/p' runtime/cuda/api.h >"$work/tables.h"
 sed -n '/^enum {/,/^};/p' runtime/cuda/api.h >"$work/enums.h"
 [ "$(grep -c 'X(' "$work/tables.h")" -gt 50 ] || { echo "FAILED: the tables were not found" && exit 1; }
 cat >"$work/check.cpp" <<'CPP'
@@ -24,6 +24,9 @@ cat >"$work/check.cpp" <<'CPP'
 #include <type_traits>
 #include <cuda.h>
 #include <cublasLt.h>
+#if __has_include(<nccl.h>) // toolkits do not bring it
+#include <nccl.h>
+#endif
 namespace ours {
 #include "enums.h"
 }
@@ -48,6 +51,12 @@ typedef cublasLtMatmulHeuristicResult_t blas_heuristic;
 KVA_CUDA_FUNCTIONS(CHECK)
 KVA_CUDA_OPTIONAL_FUNCTIONS(CHECK)
 KVA_BLAS_FUNCTIONS(CHECK)
+#ifdef NCCL_UNIQUE_ID_BYTES
+typedef ncclComm_t nccl_comm; typedef ncclUniqueId nccl_unique_id;
+KVA_NCCL_FUNCTIONS(CHECK)
+static_assert((int)ours::NCCL_SUCCESS == (int)ncclSuccess && (int)ours::NCCL_UINT8 == (int)ncclUint8, "");
+static_assert(sizeof(ncclUniqueId) == 128, "");
+#endif
 #define VALUE(a, b) static_assert((int)ours::a == (int)b, #a);
 VALUE(CU_SUCCESS, CUDA_SUCCESS) VALUE(CU_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE)
 VALUE(CU_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY) VALUE(CU_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE)

@@ -91,9 +91,7 @@ static void print_command(const loader *l, const kva_planner *planner, const kva
   printf(" --mesh %s --batch %lld --micro-batch %lld --precision %s --device cuda", kva_mesh_text(&p->mesh, l->arena),
          (long long)planner->batch, (long long)p->rows, planner->compute == KVA_BF16 ? "bf16" : "f16");
   if (p->memory) printf(" --memory %lld", (long long)p->memory);
-  printf("\nRanks fill one node after the other. A process takes the first GPU that it sees: CUDA_VISIBLE_DEVICES "
-         "gives each its "
-         "own.\n");
+  printf("\nRanks fill one node after the other; a process takes the GPU of its number in its node.\n");
 }
 
 static kva_status show_mesh(const loader *l, const kva_planner *planner, kva_diag *diag) {

@@ -173,6 +173,7 @@ static void write_state(writer *w, const kva_state *s, kva_state_desc *out) {
   for (uint32_t d = 0; d < s->type->rank; d++) is_static &= kva_expr_is_const(s->type->dims[d], &out->dims[d]);
   const kva_type *all = s->full ? s->full : s->whole;
   out->parts = s->whole ? (int32_t)s->parts : 0;
+  out->stages = s->stages;
   out->slices = s->full ? (int32_t)s->slices : 0;
   out->split_axis = s->full ? (int32_t)s->split_axis : 0;
   out->whole_rank = all ? (int32_t)all->rank : 0;
@@ -625,6 +626,7 @@ kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, 
                       .model = m->name,
                       .target = kva_codegen_target(cg)->description,
                       .mesh_data = (int32_t)m->mesh.data,
+                      .mesh_pipeline = (int32_t)m->mesh.pipeline,
                       .mesh_sequence = (int32_t)m->mesh.sequence,
                       .mesh_tensor = (int32_t)m->mesh.tensor,
                       .states = states,

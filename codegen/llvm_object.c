@@ -257,7 +257,7 @@ static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
                            c32(w, s->whole_rank),
                            c32(w, s->slices),
                            c32(w, s->split_axis),
-                           c32(w, 0)};
+                           c32(w, s->stages)};
   return RECORD(w, kva_state_desc, fields);
 }
 
@@ -291,7 +291,7 @@ static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
                            c32(w, a->mesh_data),
                            c32(w, a->mesh_sequence),
                            c32(w, a->mesh_tensor),
-                           c32(w, 0),
+                           c32(w, a->mesh_pipeline),
                            a->next ? artifact(w, a->next) : null(w)};
   return constant(w, RECORD(w, kva_artifact, fields), 16);
 }

@@ -165,6 +165,7 @@ static void clone_states(cloner *c) {
 static void clone_function(cloner *c, const kva_function *f) {
   kva_function *copy = kva_function_create(c->to, f->name);
   copy->loc = clone_loc(c, f->loc);
+  copy->stage = f->stage;
   clone_graph(c, f->graph, copy->graph);
   uint32_t n = kva_graph_output_count(f->graph);
   if (f->updates) copy->updates = kva_arena_memdup(c->to->arena, f->updates, n * sizeof *f->updates);

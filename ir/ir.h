@@ -129,9 +129,11 @@ struct kva_state {
                            text */
   int64_t slices;
   uint32_t split_axis;
-  bool frozen; /* no gradient, no update */
-  bool decay;  /* weight decay applies (default: rank >= 2 and not a shift weight) */
-  uint32_t id; /* dense */
+  uint32_t stages; /* bit s: stage s of the axis pipeline has it (passes/stages.c); 0: every process. Not part of the
+                      text */
+  bool frozen;     /* no gradient, no update */
+  bool decay;      /* weight decay applies (default: rank >= 2 and not a shift weight) */
+  uint32_t id;     /* dense */
   kva_loc loc;
 };
 
@@ -158,6 +160,7 @@ struct kva_function {
   /* By output: the input whose memory receives it, so that the caller passes the new value to the next call; -1: none.
    * NULL: no output does. Set by passes/incremental.c; not part of the text. */
   const int32_t *updates;
+  uint32_t stage; /* 1 + the stage of the axis pipeline that runs it (passes/stages.c); 0: any process */
   kva_recomputed recomputed;
   struct kva_memory_plan *plan; /* ir/plan.h; what pass plan made last, in the module's arena; NULL: nothing */
   kva_loc loc;
@@ -180,23 +183,29 @@ extern const kva_attr_desc kva_train_numbers;
 /* A spec with default settings: AdamW at a constant rate. */
 kva_train_spec *kva_train_spec_create(kva_arena *arena);
 
-/* The processes of a run: `data` groups, each with an equal part of a batch. A group has `sequence` times `tensor`
- * processes: those of the first axis divide the rows of each sequence, those of the second the parameters that say how
- * (kva_split_rule). Ranks count along tensor first, along data last. 0 and 1: no such axis. */
+/* The processes of a run: `data` groups, each with an equal part of a batch. A group has `pipeline` stages, which
+ * compute one after the other (passes/stages.c), of `sequence` times `tensor` processes: those of the first axis divide
+ * the rows of each sequence, those of the second the parameters that say how (kva_split_rule). Ranks count along tensor
+ * first, then along sequence, pipeline and data. 0 and 1: no such axis. */
 typedef struct kva_mesh {
   int64_t data;
   int64_t zero; /* what of training each process of the axis data has a part of: 1: moments of parameters; 2:
                    gradients, too, where several micro-batches add to them; 3: parameters, too; 0: nothing */
-  int64_t tensor, sequence;
+  int64_t tensor, sequence, pipeline;
 } kva_mesh;
+enum { KVA_MOST_STAGES = 31 }; /* of the axis pipeline */
 
 /* Processes of an axis. */
 static inline int64_t kva_mesh_extent(int64_t axis) {
   return axis > 1 ? axis : 1;
 }
+/* Processes that share the work of a stage. */
+static inline int64_t kva_mesh_stage(const kva_mesh *m) {
+  return kva_mesh_extent(m->tensor) * kva_mesh_extent(m->sequence);
+}
 /* Processes of a group. */
 static inline int64_t kva_mesh_group(const kva_mesh *m) {
-  return kva_mesh_extent(m->tensor) * kva_mesh_extent(m->sequence);
+  return kva_mesh_stage(m) * kva_mesh_extent(m->pipeline);
 }
 static inline int64_t kva_mesh_processes(const kva_mesh *m) {
   return kva_mesh_extent(m->data) * kva_mesh_group(m);

@@ -65,6 +65,7 @@ static kva_state *copy_of(copies *c, kva_state *s) {
       kva_state_create(c->m, name, kva_type_tensor(c->m, c->narrow, s->type->rank, s->type->dims), KVA_STATE_CACHE);
   copy->init = KVA_INIT_COPY;
   copy->of = s;
+  copy->stages = s->stages;
   copy->loc = s->loc;
   return c->copy[s->id] = copy;
 }

@@ -42,7 +42,7 @@ typedef struct kva_pass_options {
   bool whole_caches;              /* incremental: caches are tensors of all rows of a sequence, without pages */
   const kva_gradients *gradients; /* autodiff: NULL: output 0 of function 0, whose gradients become outputs; shard: what
                                      pass train gives it */
-  kva_mesh mesh;                  /* train, shard */
+  kva_mesh mesh;                  /* train, shard, stages */
   bool only_parts;                /* shard: gradients that stay whole are summed elsewhere */
 } kva_pass_options;
 
@@ -102,7 +102,7 @@ void kva_plan_print(const kva_memory_plan *plan, kva_text *out);
 
 /* What the tensors of a plan take, in bytes. */
 typedef struct kva_plan_bytes {
-  int64_t params, moments, other_states; /* all states of the module */
+  int64_t params, moments, other_states; /* states that a process has which runs the function */
   int64_t initial;                       /* of these: states that begin with data of the model */
   int64_t constants, inputs, outputs;
   int64_t temporaries; /* without sharing memory */

@@ -65,6 +65,8 @@ void kva_make_part(kva_module *m, kva_state *s, const kva_type *whole, int64_t p
 static inline bool kva_is_part(const kva_state *s, const kva_value *g) {
   return s->whole || g->type != s->type;
 }
+/* shard.c: an error if the forward pass writes a state, of which each process of a mesh would have its own. */
+KVA_MUST_USE kva_status kva_check_forward_states(kva_module *m, const kva_graph *g);
 /* partition.c: removes kv.share, which only differentiation needs. */
 void kva_drop_shares(kva_module *m);
 /* Before training programs are made: parameters become parts, which functions gather where they read them. */

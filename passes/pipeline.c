@@ -40,7 +40,8 @@ kva_status kva_make_decode(kva_module *m, const kva_pass_options *options) {
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
   KVA_TRY(kva_run_pass(m, KVA_PASS_train, options, &changed));
-  return kva_optimize(m, options);
+  KVA_TRY(kva_optimize(m, options));
+  return options->mesh.pipeline > 1 ? kva_run_pass(m, KVA_PASS_stages, options, &changed) : KVA_OK;
 }
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {

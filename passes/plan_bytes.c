@@ -20,10 +20,12 @@ static kva_status add(kva_module *m, int64_t bytes, int64_t *total) {
   return kva_add_size(*total, bytes, total) ? KVA_OK : kva_error(m->diag, NULL, "a plan's size does not fit 64 bits");
 }
 
-static kva_status count_states(kva_module *m, const kva_sizes *sizes, kva_plan_bytes *b) {
+/* Those of the processes that run f. */
+static kva_status count_states(kva_module *m, const kva_function *f, const kva_sizes *sizes, kva_plan_bytes *b) {
   for (uint32_t i = 0; i < m->states.len; i++) {
     const kva_state *state = m->states.data[i];
     int64_t n, bytes;
+    if (f->stage && state->stages && !(state->stages >> (f->stage - 1) & 1)) continue;
     KVA_TRY(elements(m, state->type, sizes, &n));
     KVA_TRY(bytes_of(m, state->type, sizes, &bytes));
     if (state->kind == KVA_STATE_PARAM) KVA_TRY(add(m, n, &b->parameters));
@@ -56,7 +58,7 @@ kva_status kva_plan_measure(kva_module *m, const kva_memory_plan *plan, const kv
     KVA_TRY(bytes_of(m, buffer->type, sizes, &out_bytes->of[i]));
     if (category) KVA_TRY(add(m, out_bytes->of[i], category));
   }
-  KVA_TRY(count_states(m, sizes, out_bytes));
+  KVA_TRY(count_states(m, plan->function, sizes, out_bytes));
   const int64_t fixed[] = {out_bytes->params,    out_bytes->moments, out_bytes->other_states,
                            out_bytes->constants, out_bytes->inputs,  out_bytes->outputs};
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) KVA_TRY(add(m, fixed[i], &out_bytes->fixed));

@@ -27,7 +27,7 @@ static int earlier_first(const void *a, const void *b) {
   return x->state < y->state ? -1 : x->state > y->state;
 }
 
-static kva_status check_states(kva_module *m, const kva_graph *g) {
+kva_status kva_check_forward_states(kva_module *m, const kva_graph *g) {
   for (const kva_node *n = g->first; n; n = n->next)
     if (n->op->traits & KVA_WRITES_STATE)
       return kva_error(m->diag, &n->loc,
@@ -160,7 +160,7 @@ static bool sum_gradients(kva_module *m, const kva_pass_options *o, const uint32
 kva_status kva_shard(kva_module *m, const kva_pass_options *options, bool *changed) {
   const kva_gradients *q = options->gradients;
   if (!q) return kva_error(m->diag, NULL, "pass shard works inside of pass train: --passes=train --mesh data=2");
-  KVA_TRY(check_states(m, q->function->graph));
+  KVA_TRY(kva_check_forward_states(m, q->function->graph));
   uint32_t *places = number_nodes(m, q->function->graph);
   bool done = average_outputs(m, q->function, places, &options->mesh) && sum_gradients(m, options, places) &&
               scatter_gradients(m, options);

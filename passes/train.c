@@ -380,9 +380,10 @@ kva_status kva_add_training(kva_module *m, const kva_pass_options *options, bool
   uint32_t n = m->train->first_state = m->states.len;
   set_roles(m, loss);
   m->mesh = options->mesh;
-  if (kva_mesh_group(&m->mesh) > 1) KVA_TRY(kva_run_pass(m, KVA_PASS_partition, options, changed));
+  if (kva_mesh_stage(&m->mesh) > 1) KVA_TRY(kva_run_pass(m, KVA_PASS_partition, options, changed));
   KVA_TRY(kva_shard_parameters(m, options));
-  bool whole = options->train != KVA_TRAIN_MICRO_BATCHES && !draws_per_process(loss, options);
+  bool stages = options->mesh.pipeline > 1; /* which take one micro-batch after the other */
+  bool whole = options->train != KVA_TRAIN_MICRO_BATCHES && !stages && !draws_per_process(loss, options);
   if (whole) KVA_TRY(make_whole_step(m, loss, options));
   if (!whole || options->train != KVA_TRAIN_WHOLE) {
     KVA_TRY(make_gradient_step(m, loss, options));

@@ -292,7 +292,8 @@ typedef struct kva_state_desc {
   int32_t whole_rank;
   /* Processes of the axis tensor that have a slice of it each along `split_axis`; parts are of that slice. 0: each has
    * all. */
-  int32_t slices, split_axis, reserved;
+  int32_t slices, split_axis;
+  uint32_t stages; /* bit s: processes of stage s of the axis pipeline have it; 0: all processes do */
 } kva_state_desc;
 
 /* Processes hold different elements of it. */
@@ -333,7 +334,7 @@ typedef struct kva_artifact {
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
-  int32_t mesh_data, mesh_sequence, mesh_tensor, mesh_reserved; /* processes on each axis of the mesh; 0 is 1 */
+  int32_t mesh_data, mesh_sequence, mesh_tensor, mesh_pipeline; /* processes on each axis of the mesh; 0 is 1 */
   const struct kva_artifact *next; /* the same model for another GPU architecture, or NULL */
 } kva_artifact;
 

@@ -60,6 +60,8 @@ static kva_status check_source(const checker *c, int32_t index) {
       count_elements(source->rank, source->dims) != count_elements(s->rank, s->dims) || source->parts != s->parts ||
       source->slices != s->slices || (s->slices && source->split_axis != s->split_axis))
     return FAULT(c, "state '%s' is initialised from a state of another size", s->name);
+  if (source->stages && (!s->stages || (s->stages & ~source->stages)))
+    return FAULT(c, "state '%s' is initialised from a state that other processes have", s->name);
   int32_t at = index;
   for (int32_t hops = 0; kva_state_has_source(&c->a->states[at]); hops++) {
     at = c->a->states[at].of;

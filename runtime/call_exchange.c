@@ -47,7 +47,7 @@ static bool check(const kva_program *p, const kva_step_desc *s, kva_text *why) {
 
 int32_t kva_artifact_processes(const kva_artifact *a) {
   kva_comm_mesh mesh = kva_artifact_mesh(a);
-  int64_t most = (int64_t)mesh.data * mesh.sequence * mesh.tensor;
+  int64_t most = kva_comm_mesh_size(&mesh);
   for (int32_t i = 0; i < a->n_programs; i++)
     for (int32_t k = 0; k < a->programs[i].n_steps; k++) {
       const kva_step_desc *s = &a->programs[i].steps[k];
@@ -61,7 +61,10 @@ static int32_t extent(int32_t axis) {
 }
 
 kva_comm_mesh kva_artifact_mesh(const kva_artifact *a) {
-  return (kva_comm_mesh){extent(a->mesh_data), extent(a->mesh_sequence), extent(a->mesh_tensor)};
+  return (kva_comm_mesh){.data = extent(a->mesh_data),
+                         .pipeline = extent(a->mesh_pipeline),
+                         .sequence = extent(a->mesh_sequence),
+                         .tensor = extent(a->mesh_tensor)};
 }
 
 bool kva_step_is_collective(const kva_step_desc *s) {

@@ -15,21 +15,10 @@
 #define SUM_KEY "kvasir.sum"
 enum { FORMAT = 2, FORMAT_SUM_OF_DATA = 1 };
 
-static bool writes_state(const kva_program *p, int32_t state) {
-  for (int32_t i = 0; i < p->n_steps; i++) {
-    int32_t first, n = kva_step_writes(&p->steps[i], &first);
-    for (int32_t k = first; k < first + n; k++)
-      if (p->buffers[p->steps[i].args[k]].state == state) return true;
-  }
-  return false;
-}
-
 /* Buffers that no program writes are constants. Which ones exist depends on how the model was compiled. */
 static bool is_saved(const kva_artifact *a, int32_t state) {
   if (a->states[state].role != KVA_ROLE_BUFFER) return a->states[state].role != KVA_ROLE_CACHE;
-  for (int32_t i = 0; i < a->n_programs; i++)
-    if (writes_state(&a->programs[i], state)) return true;
-  return false;
+  return kva_state_is_written(a, state);
 }
 
 uint64_t kva_model_hash(const kva_artifact *a) {
@@ -159,8 +148,14 @@ static uint64_t sum_data(const kva_safetensors *f, const kva_artifact *a) {
 
 bool kva_checkpoint_in_shards(const kva_artifact *a) {
   for (int32_t i = 0; i < a->n_states; i++)
-    if (kva_state_is_divided(&a->states[i])) return true;
+    if (kva_state_is_divided(&a->states[i]) || a->states[i].stages) return true;
   return false;
+}
+
+static int format_of(const kva_artifact *a) {
+  bool stages = false;
+  for (int32_t i = 0; i < a->n_states; i++) stages |= a->states[i].stages != 0;
+  return stages ? KVA_STAGES_FORMAT : kva_checkpoint_in_shards(a) ? KVA_SHARDS_FORMAT : (int)FORMAT;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -205,7 +200,7 @@ kva_status kva_checkpoint_state(kva_session *s, const kva_state_desc *d, kva_dia
 static void make_head(const kva_artifact *a, const kva_checkpoint *c, char values[][40], kva_metadata *metadata,
                       kva_checkpoint_head *out) {
   *out = (kva_checkpoint_head){.n = N_HEAD + N_FIELDS, .metadata = metadata, .sum_key = SUM_KEY};
-  snprintf(values[0], sizeof values[0], "%d", kva_checkpoint_in_shards(a) ? (int)KVA_SHARDS_FORMAT : (int)FORMAT);
+  snprintf(values[0], sizeof values[0], "%d", format_of(a));
   snprintf(values[1], sizeof values[1], "%016" PRIx64, kva_model_hash(a));
   for (int i = 0; i < N_FIELDS; i++) print_field(c, i, values[N_HEAD + i]);
   for (int i = 0; i < N_HEAD + N_FIELDS; i++) {
@@ -295,7 +290,7 @@ static kva_status check_format(const kva_shards *f, const kva_loc *loc, kva_diag
   *out_format = atoi(format);
   if (kva_shards_number(f)) return KVA_OK;
   if (*out_format == FORMAT || *out_format == FORMAT_SUM_OF_DATA) return KVA_OK;
-  if (*out_format == KVA_SHARDS_FORMAT)
+  if (*out_format == KVA_SHARDS_FORMAT || *out_format == KVA_STAGES_FORMAT)
     return kva_fail(diag, KVA_DAMAGED, loc, "is one file of a checkpoint in several; give the folder that it is in");
   return kva_fail(diag, KVA_UNSUPPORTED, loc, "is a checkpoint of format %.20s; this version reads %d and %d", format,
                   FORMAT_SUM_OF_DATA, FORMAT);
@@ -347,7 +342,7 @@ static kva_status copy_states(kva_shards *f, kva_session *s, bool opens, kva_dia
   const kva_artifact *a = kva_session_artifact(s);
   for (int32_t i = 0; i < a->n_states; i++) {
     kva_named_tensor own = {0};
-    if (!is_saved(a, i)) continue;
+    if (!is_saved(a, i) || !kva_session_holds(s, i)) continue;
     KVA_TRY(kva_checkpoint_state(s, &a->states[i], diag, &own));
     KVA_TRY(copy_state(f, &a->states[i], s->options.comm, opens ? NULL : own.tensor.data, diag));
   }

@@ -21,12 +21,12 @@ typedef struct writer {
   int64_t n;
   const kva_state_desc *const *saved;
   const kva_checkpoint_head *head;
-  int64_t data, tensor;   /* axes of the shards' mesh */
-  int64_t shard;          /* of this process; -1: it writes none */
-  kva_named_tensor *own;  /* what it writes */
-  int64_t *sums;          /* by rank */
-  kva_metadata *metadata; /* of the index */
-  kva_text *divisions;    /* keys and values in it */
+  int64_t data, stages, tensor; /* axes of the shards' mesh */
+  int64_t shard;                /* of this process; -1: it writes none */
+  kva_named_tensor *own;        /* what it writes */
+  int64_t *sums;                /* by rank */
+  kva_metadata *metadata;       /* of the index */
+  kva_text *divisions;          /* keys and values in it */
 } writer;
 
 /* ---- who writes what --------------------------------------------------------------------------------------------- */
@@ -35,25 +35,31 @@ typedef struct writer {
 static void find_mesh(writer *w) {
   kva_comm_mesh mesh = kva_artifact_mesh(kva_session_artifact(w->s));
   kva_comm_mesh place = w->comm ? kva_comm_place(w->comm, kva_comm_rank(w->comm)) : (kva_comm_mesh){0};
-  w->data = w->tensor = 1;
+  w->data = w->stages = w->tensor = 1;
   for (int64_t i = 0; i < w->n; i++) {
     if (w->saved[i]->parts) w->data = mesh.data;
+    if (w->saved[i]->stages) w->stages = mesh.pipeline;
     if (w->saved[i]->slices) w->tensor = mesh.tensor;
   }
-  bool writes = !place.sequence && place.data < w->data && place.tensor < w->tensor;
-  w->shard = writes ? place.data * w->tensor + place.tensor : -1;
+  bool writes = !place.sequence && place.data < w->data && place.pipeline < w->stages && place.tensor < w->tensor;
+  w->shard = writes ? (place.data * w->stages + place.pipeline) * w->tensor + place.tensor : -1;
+}
+
+static int64_t count_shards(const writer *w) {
+  return w->data * w->stages * w->tensor;
 }
 
 static int rank_of(const writer *w, int64_t shard) {
   kva_comm_mesh mesh = kva_artifact_mesh(kva_session_artifact(w->s));
-  int64_t data = shard / w->tensor, tensor = shard % w->tensor;
-  return (int)(data * mesh.sequence * mesh.tensor + tensor);
+  int64_t stage = shard / w->tensor, tensor = shard % w->tensor, data = stage / w->stages;
+  return (int)((data * mesh.pipeline + stage % w->stages) * mesh.sequence * mesh.tensor + tensor);
 }
 
 /* Of the processes that have the same elements the one with the first places writes them. */
 static bool gives(const writer *w, const kva_state_desc *d) {
-  int64_t data = w->shard / w->tensor, tensor = w->shard % w->tensor;
-  return (d->slices || !tensor) && (d->parts || !data);
+  int64_t stage = w->shard / w->tensor, tensor = w->shard % w->tensor, data = stage / w->stages, first = 0;
+  while (d->stages && !(d->stages >> first & 1)) first++;
+  return (d->slices || !tensor) && (d->parts || !data) && stage % w->stages == first;
 }
 
 /* Returns the number of tensors in this process's shard. */
@@ -89,12 +95,12 @@ static kva_status write_shard(const writer *w, kva_diag *diag, int64_t *out_sum)
   KVA_TRY(list_own(w, diag, &n));
   for (int64_t i = 0; i < n; i++) sum = kva_sum_tensor(sum, w->own[i].name, &w->own[i].tensor);
   memcpy(out_sum, &sum, sizeof sum);
-  snprintf(place, sizeof place, "%" PRId64 " of %" PRId64, w->shard, w->data * w->tensor);
+  snprintf(place, sizeof place, "%" PRId64 " of %" PRId64, w->shard, count_shards(w));
   const kva_metadata metadata[] = {{KVA_FORMAT_KEY, value_of(w->head, KVA_FORMAT_KEY)},
                                    {KVA_MODEL_KEY, value_of(w->head, KVA_MODEL_KEY)},
                                    {KVA_STEP_KEY, value_of(w->head, KVA_STEP_KEY)},
                                    {KVA_SHARD_PLACE, place}};
-  char *path = kva_shards_path(w->folder, w->shard, w->data * w->tensor);
+  char *path = kva_shards_path(w->folder, w->shard, count_shards(w));
   kva_status status = path ? kva_safetensors_write(path, n, w->own, 4, metadata, diag) : KVA_NO_MEMORY;
   free(path);
   return status;
@@ -117,8 +123,11 @@ static kva_status write_index(const writer *w, kva_diag *diag) {
   char mesh[64], sum_text[20], *path = NULL;
   kva_text sums = {0};
   int n = w->head->n;
-  snprintf(mesh, sizeof mesh, "data=%" PRId64 ",tensor=%" PRId64, w->data, w->tensor);
-  for (int64_t i = 0; i < w->data * w->tensor; i++)
+  if (w->stages > 1)
+    snprintf(mesh, sizeof mesh, "data=%" PRId64 ",pipeline=%" PRId64 ",tensor=%" PRId64, w->data, w->stages, w->tensor);
+  else
+    snprintf(mesh, sizeof mesh, "data=%" PRId64 ",tensor=%" PRId64, w->data, w->tensor);
+  for (int64_t i = 0; i < count_shards(w); i++)
     kva_text_add(&sums, "%s%016" PRIx64, i ? " " : "", (uint64_t)w->sums[rank_of(w, i)]);
   memcpy(w->metadata, w->head->metadata, (size_t)n * sizeof *w->metadata);
   w->metadata[n++] = (kva_metadata){KVA_SHARDS_MESH, mesh};

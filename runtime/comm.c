@@ -36,7 +36,7 @@ const char *kva_comm_error(const kva_comm *c) {
 }
 int64_t kva_comm_bytes(const kva_comm *c) {
   int64_t bytes = c->bytes;
-  if (c->data) bytes += c->data->bytes + c->rows->bytes + c->slices->bytes;
+  if (c->data) bytes += c->data->bytes + c->stages->bytes + c->rows->bytes + c->slices->bytes;
   return bytes;
 }
 
@@ -74,6 +74,7 @@ static void abandon(void) {
 static void release(kva_comm *c) {
   if (!c) return;
   release(c->data);
+  release(c->stages);
   release(c->rows);
   release(c->slices);
   free(c->in.data);
@@ -117,7 +118,7 @@ static kva_status initialise(kva_comm *c) {
   KVA_TRY(kva_comm_check(c, "MPI_Comm_set_errhandler", c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return)));
   KVA_TRY(kva_comm_check(c, "MPI_Comm_rank", c->mpi.Comm_rank(c->mpi.world, &c->rank)));
   KVA_TRY(kva_comm_check(c, "MPI_Comm_size", c->mpi.Comm_size(c->mpi.world, &c->size)));
-  c->mesh = (kva_comm_mesh){c->size, 1, 1};
+  c->mesh = (kva_comm_mesh){.data = c->size, .pipeline = 1, .sequence = 1, .tensor = 1};
   char host[64] = "";
   if (gethostname(host, sizeof host - 1)) host[0] = 0;
   snprintf(c->name, sizeof c->name, "process %d of %d (%s, pid %ld)", c->rank, c->size, host, (long)getpid());
@@ -163,7 +164,11 @@ kva_comm_mesh kva_comm_mesh_of(const kva_comm *c) {
 
 kva_comm_mesh kva_comm_place(const kva_comm *c, int rank) {
   const kva_comm_mesh *m = &c->mesh;
-  return (kva_comm_mesh){rank / m->tensor / m->sequence, rank / m->tensor % m->sequence, rank % m->tensor};
+  int stage = rank / m->tensor / m->sequence; /* counted over all parts of a batch */
+  return (kva_comm_mesh){.data = stage / m->pipeline,
+                         .pipeline = stage % m->pipeline,
+                         .sequence = rank / m->tensor % m->sequence,
+                         .tensor = rank % m->tensor};
 }
 
 /* Ranks of a group keep their order, so sums in it have one order. */
@@ -177,18 +182,19 @@ static kva_status create_group(kva_comm *c, int parts, int stride, kva_comm **ou
   KVA_TRY(kva_comm_check(c, "MPI_Comm_split", c->mpi.Comm_split(c->mpi.world, first, c->rank, &g->mpi.world)));
   g->rank = place;
   g->size = parts;
-  g->mesh = (kva_comm_mesh){parts, 1, 1};
+  g->mesh = (kva_comm_mesh){.data = parts, .pipeline = 1, .sequence = 1, .tensor = 1};
   snprintf(g->name, sizeof g->name, "%s", c->name);
   return allocate(g);
 }
 
 kva_status kva_comm_set_mesh(kva_comm *c, const kva_comm_mesh *mesh) {
-  KVA_ASSERT(!c->data && mesh->data * mesh->sequence * mesh->tensor == c->size);
+  KVA_ASSERT(!c->data && kva_comm_mesh_size(mesh) == c->size);
   c->mesh = *mesh;
   if (mesh->data == c->size) return KVA_OK;
   kva_status status = create_group(c, mesh->tensor, 1, &c->slices);
   if (status == KVA_OK) status = create_group(c, mesh->sequence, mesh->tensor, &c->rows);
-  if (status == KVA_OK) status = create_group(c, mesh->data, mesh->sequence * mesh->tensor, &c->data);
+  if (status == KVA_OK) status = create_group(c, mesh->pipeline, mesh->sequence * mesh->tensor, &c->stages);
+  if (status == KVA_OK) status = create_group(c, mesh->data, mesh->pipeline * mesh->sequence * mesh->tensor, &c->data);
   return status;
 }
 
@@ -197,7 +203,8 @@ kva_comm *kva_comm_group(kva_comm *c, int64_t parts, int64_t stride) {
   if (parts == c->size && stride == 1) return c;
   if (c->data && parts == m->tensor && stride == 1) return c->slices;
   if (c->data && parts == m->sequence && stride == m->tensor) return c->rows;
-  if (c->data && parts == m->data && stride == (int64_t)m->sequence * m->tensor) return c->data;
+  if (c->data && parts == m->pipeline && stride == (int64_t)m->sequence * m->tensor) return c->stages;
+  if (c->data && parts == m->data && stride == (int64_t)m->pipeline * m->sequence * m->tensor) return c->data;
   snprintf(c->error, sizeof c->error, "no axis of the mesh has %lld processes, %lld ranks apart", (long long)parts,
            (long long)stride);
   return NULL;
@@ -205,6 +212,10 @@ kva_comm *kva_comm_group(kva_comm *c, int64_t parts, int64_t stride) {
 
 kva_comm *kva_comm_data(kva_comm *c) {
   return c && c->data ? c->data : c;
+}
+
+kva_comm *kva_comm_stages(kva_comm *c) {
+  return c && c->data && c->mesh.pipeline > 1 ? c->stages : NULL;
 }
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */

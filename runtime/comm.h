@@ -22,18 +22,23 @@ void kva_comm_destroy(kva_comm *c, int code);
 /* Processes that a launcher of MPI says it started, of which this is one; 1: none did. */
 int kva_comm_launched(void);
 
-/* The axes of a mesh, numbers of processes: rank = (place on data * sequence + place on sequence) * tensor + place on
- * tensor. Makes the group of each axis: the processes that differ in their place on it alone. The product is the number
- * of processes. */
+/* The axes of a mesh, numbers of processes: rank = ((place on data * pipeline + place on pipeline) * sequence + place
+ * on sequence) * tensor + place on tensor. Makes the group of each axis: the processes that differ in their place on it
+ * alone. The product is the number of processes. */
 typedef struct kva_comm_mesh {
-  int data, sequence, tensor;
+  int data, pipeline, sequence, tensor;
 } kva_comm_mesh;
+static inline int64_t kva_comm_mesh_size(const kva_comm_mesh *m) {
+  return (int64_t)m->data * m->pipeline * m->sequence * m->tensor;
+}
 KVA_MUST_USE kva_status kva_comm_set_mesh(kva_comm *c, const kva_comm_mesh *mesh);
 /* The processes whose ranks differ from this one's by multiples of `stride` within `parts * stride`, as a communicator
  * of their own, which c owns; NULL, with a text: no axis of the mesh is such a group. */
 kva_comm *kva_comm_group(kva_comm *c, int64_t parts, int64_t stride);
 /* The processes that hold what this one holds, for other parts of a batch: the axis data; c itself without a mesh. */
 kva_comm *kva_comm_data(kva_comm *c);
+/* The processes that have the other stages of this one's part of a batch, by stage; NULL: there is one stage. */
+kva_comm *kva_comm_stages(kva_comm *c);
 /* What an artefact was compiled for. */
 kva_comm_mesh kva_artifact_mesh(const struct kva_artifact *a);
 /* What kva_comm_set_mesh said; else all processes are on the axis data. */

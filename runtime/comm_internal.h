@@ -35,8 +35,9 @@ struct kva_comm {
   int *n_in, *at_in, *n_out, *at_out; /* by rank, in bytes */
   char name[160], error[512];
   kva_comm_mesh mesh;
-  kva_comm *parent;               /* of a group; else NULL */
-  kva_comm *data, *rows, *slices; /* the groups of the axes data, sequence, tensor; NULL: all is data */
+  kva_comm *parent;                        /* of a group; else NULL */
+  kva_comm *data, *stages, *rows, *slices; /* the groups of the axes data, pipeline, sequence, tensor; NULL: all is
+                                              data */
   kva_comm_thread thread;
   kva_comm_times times;
 };

@@ -42,10 +42,15 @@ static bool step_writes_state(const kva_program *p, const kva_step_desc *step, i
   return false;
 }
 
+bool kva_program_writes_state(const kva_program *p, int32_t state) {
+  for (int32_t k = 0; k < p->n_steps; k++)
+    if (step_writes_state(p, &p->steps[k], state)) return true;
+  return false;
+}
+
 bool kva_state_is_written(const kva_artifact *a, int32_t state) {
   for (int32_t i = 0; i < a->n_programs; i++)
-    for (int32_t k = 0; k < a->programs[i].n_steps; k++)
-      if (step_writes_state(&a->programs[i], &a->programs[i].steps[k], state)) return true;
+    if (kva_program_writes_state(&a->programs[i], state)) return true;
   return false;
 }
 

@@ -104,13 +104,15 @@ static void lend_state(kva_session *s, int32_t index, int64_t offset) {
   const kva_state_desc *d = &s->artifact->states[index];
   kva_tensor *t = &s->states[index];
   void *data = borrows(s, index) ? (void *)(uintptr_t)d->data : kva_block_at(&s->state_memory, offset);
+  if (!kva_session_holds(s, index)) data = NULL;
   *t = (kva_tensor){.dtype = (kva_dtype)d->dtype, .rank = d->rank, .data = data};
   memcpy(t->dims, d->dims, sizeof t->dims);
 }
 
 /* Aligned bytes of a state in the session's memory. */
 static bool own_bytes(const kva_session *s, int32_t index, int64_t *out_size) {
-  return kva_align_size(borrows(s, index) ? 0 : s->artifact->states[index].bytes, out_size);
+  bool own = kva_session_holds(s, index) && !borrows(s, index);
+  return kva_align_size(own ? s->artifact->states[index].bytes : 0, out_size);
 }
 
 /* States of the session's own share one block, each aligned separately. */
@@ -203,6 +205,7 @@ kva_status kva_session_create(const kva_artifact *artifact, const kva_session_op
   kva_session *s = kva_allocate(allocator, sizeof *s, _Alignof(max_align_t));
   if (!s) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a session");
   if (options) s->options = *options;
+  if (s->options.comm) s->stage = kva_comm_place(s->options.comm, kva_comm_rank(s->options.comm)).pipeline;
   kva_status status = kva_device_choose(s->options.device, artifact, diag, &s->artifact);
   if (status == KVA_OK) status = attach_weights(s, diag);
   if (status == KVA_OK) status = create_parts(s, diag);
@@ -262,7 +265,7 @@ const int64_t *kva_session_symbols(const kva_session *s, int program) {
 bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor) {
   if (kva_transfer_states(s) != KVA_OK) return false;
   for (int32_t i = 0; i < s->artifact->n_states; i++) {
-    if (strcmp(s->artifact->states[i].name, name)) continue;
+    if (strcmp(s->artifact->states[i].name, name) || !kva_session_holds(s, i)) continue;
     *out_tensor = s->states[i];
     return true;
   }
@@ -294,6 +297,7 @@ void kva_session_memory(const kva_session *s, int program, kva_memory_report *ou
   *out = (kva_memory_report){0};
   for (int32_t i = 0; i < s->artifact->n_states; i++) {
     const kva_state_desc *d = &s->artifact->states[i];
+    if (!kva_session_holds(s, i)) continue;
     *(d->role == KVA_ROLE_PARAMETER ? &out->params
       : d->role == KVA_ROLE_MOMENT  ? &out->moments
                                     : &out->other_state) += d->bytes;

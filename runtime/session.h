@@ -80,11 +80,18 @@ struct kva_session {
   bool exchanges;          /* the device takes part in exchanges between processes itself */
   kva_block staging;       /* in host memory: arguments of calls that the host performs for the device */
   kva_program_state *programs;
+  int32_t stage;                    /* of this process on the axis pipeline */
   bool guarded;                     /* runs stop before `commit` if a watched output is not finite */
   kva_arena *string_memory;         /* of `strings`; NULL: no step has met a string */
   struct kva_string_table *strings; /* of the last run (runtime/base/external.h) */
   char error[2048];
 };
+
+/* Whether this process has the state; data of others is NULL. */
+static inline bool kva_session_holds(const kva_session *s, int32_t state) {
+  uint32_t stages = s->artifact->states[state].stages;
+  return !stages || stages >> s->stage & 1;
+}
 
 /* Checks everything that execution relies on: magic, version, ranges, formulas, lifetimes. */
 KVA_MUST_USE kva_status kva_artifact_check(const kva_artifact *a, kva_diag *diag);
@@ -138,7 +145,8 @@ KVA_MUST_USE kva_status kva_run_loop(kva_session *s, kva_program_state *sp, int3
 
 /* A step writes the buffers args[*out_first], ...; returns their number. */
 int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first);
-/* Whether a step of any program writes the state. */
+/* Whether a step of the program, or of any, writes the state. */
+bool kva_program_writes_state(const kva_program *p, int32_t state);
 bool kva_state_is_written(const kva_artifact *a, int32_t state);
 kva_output_role kva_output_role_of(const kva_program *p, int32_t output);
 /* The index of the output that is the loss; -1: none. */

@@ -14,13 +14,19 @@
 
 enum { MOST = 1 << 20 }; /* shards */
 
+typedef struct tensor {
+  kva_state_desc d; /* data: the whole tensor, once it was asked for */
+  int64_t stage;    /* whose shards have it */
+  int64_t at;       /* number of the tensor in the first of these */
+} tensor;
+
 struct kva_shards {
   char *path;
   bool in_folder;
-  kva_safetensors *index; /* of a folder */
-  int64_t data, tensor;   /* of its mesh */
+  kva_safetensors *index;       /* of a folder */
+  int64_t data, stages, tensor; /* of its mesh */
   kva_safetensors **files;
-  kva_state_desc *tensors; /* of the first file; data: whole tensors that were asked for */
+  tensor *tensors; /* in order of names */
   int64_t n;
 };
 
@@ -107,7 +113,7 @@ uint64_t kva_shards_sum(const kva_shards *f, uint64_t sum) {
   const char *sums = kva_safetensors_metadata(f->index, KVA_SHARDS_SUMS);
   sum = kva_sum_text(kva_sum_text(sum, mesh ? mesh : ""), sums ? sums : "");
   for (int64_t i = 0; i < f->n; i++) {
-    const char *division = division_of(f, f->tensors[i].name);
+    const char *division = division_of(f, f->tensors[i].d.name);
     sum = kva_sum_text(sum, division ? division : "");
   }
   return sum;
@@ -120,26 +126,38 @@ static kva_status damaged(const char *path, kva_diag *diag, const char *what, co
 static kva_status check_format(const kva_shards *f, kva_diag *diag) {
   const char *format = kva_safetensors_metadata(f->index, KVA_FORMAT_KEY);
   if (!format) return damaged(f->path, diag, "its index lacks ", KVA_FORMAT_KEY);
-  if (atoi(format) == KVA_SHARDS_FORMAT) return KVA_OK;
+  if (atoi(format) == KVA_SHARDS_FORMAT || atoi(format) == KVA_STAGES_FORMAT) return KVA_OK;
   return kva_fail(diag, KVA_UNSUPPORTED, &(kva_loc){.file = f->path},
-                  "is a folder of a checkpoint of format %.20s; this version reads %d", format, KVA_SHARDS_FORMAT);
+                  "is a folder of a checkpoint of format %.20s; this version reads %d and %d", format,
+                  KVA_SHARDS_FORMAT, KVA_STAGES_FORMAT);
+}
+
+/* As many numbers as the format has. */
+static bool scan_mesh(const kva_shards *f, const char *text, int *data, int *stages, int *tensor_axis) {
+  int end = 0;
+  *stages = 1;
+  bool read = atoi(kva_safetensors_metadata(f->index, KVA_FORMAT_KEY)) == KVA_STAGES_FORMAT
+                  ? sscanf(text, "data=%7d,pipeline=%7d,tensor=%7d%n", data, stages, tensor_axis, &end) == 3
+                  : sscanf(text, "data=%7d,tensor=%7d%n", data, tensor_axis, &end) == 2;
+  return read && !text[end];
 }
 
 static kva_status parse_mesh(kva_shards *f, kva_diag *diag) {
   const char *text = kva_safetensors_metadata(f->index, KVA_SHARDS_MESH);
-  int data = 0, tensor = 0, end = 0;
-  bool read = text && sscanf(text, "data=%7d,tensor=%7d%n", &data, &tensor, &end) == 2 && !text[end];
-  if (!read || data < 1 || tensor < 1 || (int64_t)data * tensor > MOST)
+  int data = 0, stages = 0, slices = 0;
+  bool read = text && scan_mesh(f, text, &data, &stages, &slices) && data > 0 && stages > 0 && slices > 0;
+  if (!read || stages > MOST || (int64_t)data * slices > MOST / stages)
     return damaged(f->path, diag, "its index names no mesh, but ", text ? text : "nothing");
   f->data = data;
-  f->tensor = tensor;
+  f->stages = stages;
+  f->tensor = slices;
   return KVA_OK;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 int64_t kva_shards_number(const kva_shards *f) {
-  return f->in_folder ? f->data * f->tensor : 0;
+  return f->in_folder ? f->data * f->stages * f->tensor : 0;
 }
 
 const kva_safetensors *kva_shards_head(const kva_shards *f) {
@@ -178,10 +196,21 @@ static kva_status open_single(kva_shards *f, kva_diag *diag) {
   return f->files ? kva_safetensors_open(f->path, diag, &f->files[0]) : KVA_NO_MEMORY;
 }
 
-static kva_status describe(kva_shards *f, int64_t i, kva_diag *diag) {
+/* The shard with these places. */
+static int64_t shard_at(const kva_shards *f, int64_t part, int64_t stage, int64_t slice) {
+  return (part * f->stages + stage) * f->tensor + slice;
+}
+
+/* The file that has all tensors of a stage, and of these what is whole. */
+static kva_safetensors *first_file(const kva_shards *f, int64_t stage) {
+  return f->files[f->in_folder ? shard_at(f, 0, stage, 0) : 0];
+}
+
+static kva_status describe(kva_shards *f, int64_t stage, int64_t at, kva_diag *diag, tensor *out) {
   kva_tensor t;
-  kva_state_desc *d = &f->tensors[i];
-  const char *name = kva_safetensors_at(f->files[0], i, &t);
+  kva_state_desc *d = &out->d;
+  const char *name = kva_safetensors_at(first_file(f, stage), at, &t);
+  *out = (tensor){.stage = stage, .at = at};
   *d = (kva_state_desc){.name = name, .dtype = (int32_t)t.dtype, .rank = t.rank};
   memcpy(d->dims, t.dims, sizeof d->dims);
   const char *division = division_of(f, name);
@@ -190,14 +219,32 @@ static kva_status describe(kva_shards *f, int64_t i, kva_diag *diag) {
              : damaged(f->path, diag, "its index does not say how the processes divided ", name);
 }
 
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const tensor *)a)->d.name, ((const tensor *)b)->d.name);
+}
+
+/* The tensors of all stages. */
+static kva_status list_tensors(kva_shards *f, kva_diag *diag) {
+  int64_t n = 0;
+  for (int64_t k = 0; k < f->stages; k++) n += kva_safetensors_count(first_file(f, k));
+  f->tensors = calloc((size_t)n + 1, sizeof *f->tensors);
+  if (!f->tensors) return KVA_NO_MEMORY;
+  for (int64_t k = 0; k < f->stages; k++)
+    for (int64_t i = 0; i < kva_safetensors_count(first_file(f, k)); i++)
+      KVA_TRY(describe(f, k, i, diag, &f->tensors[f->n++]));
+  qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_name);
+  for (int64_t i = 1; i < f->n; i++)
+    if (!by_name(&f->tensors[i - 1], &f->tensors[i]))
+      return damaged(f->path, diag, "several stages have ", f->tensors[i].d.name);
+  return KVA_OK;
+}
+
 static kva_status open_all(kva_shards *f, kva_diag *diag) {
+  f->stages = 1;
   f->in_folder = is_folder(f->path);
   KVA_TRY(f->in_folder ? open_folder(f, diag) : open_single(f, diag));
-  f->n = kva_safetensors_count(f->files[0]);
-  f->tensors = calloc((size_t)f->n + 1, sizeof *f->tensors);
-  if (!f->tensors) return KVA_NO_MEMORY;
-  for (int64_t i = 0; i < f->n; i++) KVA_TRY(describe(f, i, diag));
-  return KVA_OK;
+  for (int64_t k = 1; k < f->stages; k++) KVA_TRY(need(f, shard_at(f, 0, k, 0), diag));
+  return list_tensors(f, diag);
 }
 
 kva_status kva_shards_open(const char *path, kva_diag *diag, kva_shards **out_shards) {
@@ -214,7 +261,7 @@ void kva_shards_close(kva_shards *f) {
   if (!f) return;
   for (int64_t i = 0; f->files && i < (f->in_folder ? kva_shards_number(f) : 1); i++)
     kva_safetensors_close(f->files[i]);
-  for (int64_t i = 0; f->tensors && i < f->n; i++) free((void *)(uintptr_t)f->tensors[i].data);
+  for (int64_t i = 0; f->tensors && i < f->n; i++) free((void *)(uintptr_t)f->tensors[i].d.data);
   kva_safetensors_close(f->index);
   free(f->files);
   free(f->tensors);
@@ -229,25 +276,24 @@ int64_t kva_shards_count(const kva_shards *f) {
 }
 
 const char *kva_shards_at(const kva_shards *f, int64_t i, kva_tensor *out_tensor) {
-  kva_state_whole(&f->tensors[i], out_tensor);
-  return f->tensors[i].name;
-}
-
-static int by_name(const void *a, const void *b) {
-  return strcmp(((const kva_state_desc *)a)->name, ((const kva_state_desc *)b)->name);
+  kva_state_whole(&f->tensors[i].d, out_tensor);
+  return f->tensors[i].d.name;
 }
 
 int64_t kva_shards_find(const kva_shards *f, const char *name) {
-  const kva_state_desc key = {.name = name};
-  const kva_state_desc *found = f->n ? bsearch(&key, f->tensors, (size_t)f->n, sizeof key, by_name) : NULL;
+  const tensor key = {.d.name = name};
+  const tensor *found = f->n ? bsearch(&key, f->tensors, (size_t)f->n, sizeof key, by_name) : NULL;
   return found ? found - f->tensors : -1;
 }
 
 /* What a shard has of a divided tensor. */
-static kva_status find_piece(kva_shards *f, const kva_state_desc *d, int64_t shard, kva_diag *diag, const char **out) {
+static kva_status find_piece(kva_shards *f, const tensor *x, int64_t part, int64_t slice, kva_diag *diag,
+                             const char **out) {
   kva_tensor t;
+  const kva_state_desc *d = &x->d;
+  int64_t shard = shard_at(f, part, x->stage, slice);
   KVA_TRY(need(f, shard, diag));
-  kva_state_share share = kva_state_share_at(d, shard % f->tensor, shard / f->tensor);
+  kva_state_share share = kva_state_share_at(d, slice, part);
   bool found = kva_safetensors_find(f->files[shard], d->name, &t) && t.dtype == (kva_dtype)d->dtype;
   if (found && kva_tensor_bytes(&t) == share.n * (kva_dtype_bits(t.dtype) / 8)) {
     *out = t.data;
@@ -260,28 +306,30 @@ static kva_status find_piece(kva_shards *f, const kva_state_desc *d, int64_t sha
 }
 
 /* Where element `place` of a divided tensor is, and how many from there on lie together. */
-static kva_status find_elements(kva_shards *f, const kva_state_desc *d, int64_t place, kva_diag *diag, const char **out,
+static kva_status find_elements(kva_shards *f, const tensor *x, int64_t place, kva_diag *diag, const char **out,
                                 int64_t *out_n) {
   const char *piece = NULL;
+  const kva_state_desc *d = &x->d;
   int64_t slice, part = 0, i = kva_state_find(d, place, &slice, out_n);
   if (d->parts) {
     part = i / d->dims[0];
     i %= d->dims[0];
     if (*out_n > d->dims[0] - i) *out_n = d->dims[0] - i;
   }
-  KVA_TRY(find_piece(f, d, part * f->tensor + slice, diag, &piece));
+  KVA_TRY(find_piece(f, x, part, slice, diag, &piece));
   *out = piece + i * (kva_dtype_bits((kva_dtype)d->dtype) / 8);
   return KVA_OK;
 }
 
 kva_status kva_shards_copy(kva_shards *f, int64_t i, int64_t first, int64_t n, void *to, kva_diag *diag) {
-  const kva_state_desc *d = &f->tensors[i];
+  const tensor *x = &f->tensors[i];
+  const kva_state_desc *d = &x->d;
   int64_t width = kva_dtype_bits((kva_dtype)d->dtype) / 8, run = n;
   kva_tensor t;
-  (void)kva_safetensors_at(f->files[0], i, &t);
+  (void)kva_safetensors_at(first_file(f, x->stage), x->at, &t);
   for (int64_t at = 0; at < n; at += run) {
     const char *from = (const char *)t.data + (first + at) * width;
-    if (kva_state_is_divided(d)) KVA_TRY(find_elements(f, d, first + at, diag, &from, &run));
+    if (kva_state_is_divided(d)) KVA_TRY(find_elements(f, x, first + at, diag, &from, &run));
     if (run > n - at) run = n - at;
     if (to) memcpy((char *)to + at * width, from, (size_t)(run * width));
   }
@@ -289,9 +337,9 @@ kva_status kva_shards_copy(kva_shards *f, int64_t i, int64_t first, int64_t n, v
 }
 
 kva_status kva_shards_whole(kva_shards *f, int64_t i, kva_diag *diag, kva_tensor *out_tensor) {
-  kva_state_desc *d = &f->tensors[i];
+  kva_state_desc *d = &f->tensors[i].d;
   if (!kva_state_is_divided(d)) {
-    (void)kva_safetensors_at(f->files[0], i, out_tensor);
+    (void)kva_safetensors_at(first_file(f, f->tensors[i].stage), f->tensors[i].at, out_tensor);
     return KVA_OK;
   }
   kva_state_whole(d, out_tensor);
@@ -304,8 +352,9 @@ kva_status kva_shards_whole(kva_shards *f, int64_t i, kva_diag *diag, kva_tensor
 
 void kva_shards_release(kva_shards *f, int64_t i) {
   kva_tensor t;
-  if (kva_state_is_divided(&f->tensors[i])) return; /* put together in memory of its own */
-  (void)kva_safetensors_at(f->files[0], i, &t);
+  const tensor *x = &f->tensors[i];
+  if (kva_state_is_divided(&x->d)) return; /* put together in memory of its own */
+  (void)kva_safetensors_at(first_file(f, x->stage), x->at, &t);
   kva_pages_release(t.data, (size_t)kva_tensor_bytes(&t));
 }
 

@@ -1,11 +1,12 @@
 /* The tensors of a checkpoint, which are in one safetensors file or in a folder of them.
  *
- * A folder is written where processes have slices and parts of states. Each process that has elements of its own writes
- * a file, a shard: shard-00000-of-00004.safetensors, ... Shard 0 has a tensor for every state, whole or its elements of
- * it; the others have those of divided states alone. Elements of a slice keep its shape; those of a part are a vector.
- * index.safetensors has no tensors. Its metadata are those of a checkpoint (checkpoint.h), and
- *   kvasir.mesh          "data=2,tensor=2": shard = place on data * tensor + place on tensor; an axis that divides no
- *                        state counts as 1
+ * A folder is written where processes have slices and parts of states, or states of a stage. Each process that has
+ * elements of its own writes a file, a shard: shard-00000-of-00004.safetensors, ... Shard 0, or those of the stages
+ * with places 0 together, have a tensor for every state, whole or its elements of it; the others have those of divided
+ * states alone. Elements of a slice keep its shape; those of a part are a vector. index.safetensors has no tensors. Its
+ * metadata are those of a checkpoint (checkpoint.h), and kvasir.mesh          "data=2,tensor=2": shard = place on data
+ * * tensor + place on tensor; an axis that divides no state counts as 1. In format 4 "data=2,pipeline=2,tensor=2", and
+ * shard = (place on data * pipeline + stage) * tensor + place on tensor: a state is in the shards of one stage
  *   kvasir.sums          of the tensors in each shard
  *   kvasir.divided.NAME  "64,128 axis=1 slices=2 part=2048": the whole shape, in so many slices along an axis (0: in
  *                        none), and the elements of a part of a slice (0: slices have no parts)
@@ -24,7 +25,7 @@
 #define KVA_FORMAT_KEY     "kvasir.format"
 #define KVA_MODEL_KEY      "kvasir.model"
 #define KVA_STEP_KEY       "kvasir.step"
-enum { KVA_SHARDS_FORMAT = 3 }; /* of the index and of shards */
+enum { KVA_SHARDS_FORMAT = 3, KVA_STAGES_FORMAT = 4 }; /* of the index and of shards */
 
 typedef struct kva_shards kva_shards;
 

@@ -126,7 +126,7 @@ static void copy_data(const kva_state_desc *d, const kva_state_share *share, cha
 static void initialise(kva_session *s, int32_t index) {
   const kva_state_desc *d = &s->artifact->states[index];
   bool zero = d->role == KVA_ROLE_MOMENT || (d->init == KVA_STATE_INIT_CONSTANT && d->init_a == 0);
-  if (zero || d->bytes == 0) return;
+  if (zero || d->bytes == 0 || !kva_session_holds(s, index)) return;
   kva_state_share share = kva_state_share_of(d, s->options.comm, kva_comm_rank(s->options.comm));
   if (d->init == KVA_STATE_INIT_DATA && kva_state_is_divided(d)) {
     copy_data(d, &share, s->states[index].data);

@@ -19,9 +19,8 @@
 
 static kva_status choose_micro_batches(kva_trainer *t, kva_diag *diag) {
   kva_train_options *o = &t->options;
-  int program = kva_session_program(t->s, "train_step");
-  if (program < 0) program = kva_session_program(t->s, "grad_step");
-  int64_t pinned = program < 0 ? 0 : kva_train_pinned_rows(kva_session_program_desc(t->s, program));
+  const kva_program *program = kva_train_data_program(kva_session_artifact(t->s));
+  int64_t pinned = program ? kva_train_pinned_rows(program) : 0;
   int64_t rows;
   KVA_TRY(kva_train_part(o->batch, kva_comm_size(kva_train_data_comm(t)), diag, &rows));
   if (!o->micro_batch) o->micro_batch = pinned ? pinned : rows;
@@ -37,7 +36,18 @@ static kva_status choose_micro_batches(kva_trainer *t, kva_diag *diag) {
   return KVA_OK;
 }
 
+static kva_status create_stages(kva_trainer *t, kva_diag *diag) {
+  kva_status status = kva_train_stages_create(t, diag);
+  if (status == KVA_NO_MEMORY) return kva_fail(diag, status, NULL, "no memory for what stages keep and exchange");
+  KVA_TRY(status);
+  if (!t->stages) return KVA_OK;
+  const kva_program *p = kva_train_data_program(kva_session_artifact(t->s));
+  return kva_train_batch_create(t, p, t->options.micro_batch, t->micro_batches, diag, &t->step);
+}
+
 static kva_status create_calls(kva_trainer *t, kva_diag *diag) {
+  KVA_TRY(create_stages(t, diag));
+  if (t->stages) return KVA_OK;
   const char *name = t->accumulates ? "grad_step" : "train_step";
   KVA_TRY(kva_train_call_create(t, name, 1, t->options.micro_batch, t->micro_batches, diag, &t->step));
   if (t->accumulates) KVA_TRY(kva_train_call_create(t, "apply_step", 2, 0, 1, diag, &t->apply));
@@ -108,6 +118,7 @@ void kva_trainer_destroy(kva_trainer *t) {
   kva_train_call_destroy(&t->step);
   kva_train_call_destroy(&t->apply);
   kva_train_call_destroy(&t->eval);
+  kva_train_stages_destroy(t->stages);
   free(t->names);
   free(t->values);
   free(t);
@@ -162,21 +173,24 @@ static void explain_micro_batches(kva_trainer *t, kva_text *why) {
   }
 }
 
+kva_status kva_train_not_finite(const kva_trainer *t, const char *why, double loss, double lr, kva_diag *diag) {
+  const char *what = isnan(loss)   ? "the loss is not a number"
+                     : isinf(loss) ? "the loss is infinite"
+                                   : "the loss is "
+                                     "finite, the norm of its gradient is not";
+  return kva_fail(diag, KVA_NOT_FINITE, NULL,
+                  "%s at step %lld (learning rate %g)%s%s; lower the learning rate, warm up longer or clip "
+                  "gradients",
+                  what, (long long)t->done + 1, lr, why ? ": " : "", why ? why : "");
+}
+
 static kva_status not_finite(kva_trainer *t, const kva_train_call *c, double loss, double lr, kva_diag *diag) {
   kva_text why = {0};
   if (c == &t->apply)
     explain_micro_batches(t, &why);
   else
     kva_explain_not_finite(t->s, c->program, t->accumulates, &why);
-  const char *what = isnan(loss)   ? "the loss is not a number"
-                     : isinf(loss) ? "the loss is infinite"
-                                   : "the loss is "
-                                     "finite, the norm of its gradient is not";
-  kva_status status =
-      kva_fail(diag, KVA_NOT_FINITE, NULL,
-               "%s at step %lld (learning rate %g)%s%s; lower the learning rate, warm up longer or clip "
-               "gradients",
-               what, (long long)t->done + 1, lr, why.len ? ": " : "", why.len ? why.data : "");
+  kva_status status = kva_train_not_finite(t, why.len ? why.data : NULL, loss, lr, diag);
   kva_text_free(&why);
   return status;
 }
@@ -215,32 +229,61 @@ static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
   return run_guarded(t, &t->apply, 0, lr, diag);
 }
 
+static kva_status run_step(kva_trainer *t, double lr, kva_diag *diag) {
+  if (t->stages) return kva_train_stages_step(t, lr, diag);
+  if (t->accumulates) return accumulate(t, lr, diag);
+  kva_train_call_set(&t->step, 0, lr);
+  return run_guarded(t, &t->step, 0, lr, diag);
+}
+
+static void report_step(kva_trainer *t, kva_train_event *out_event) {
+  if (t->stages) {
+    const char *const *names;
+    const double *values;
+    int32_t n = kva_train_stages_values(t->stages, &names, &values);
+    make_event(t, n, names, values, false, out_event);
+    return;
+  }
+  int32_t n = t->step.p->n_outputs, n_apply = t->accumulates ? t->apply.p->n_outputs : 0;
+  for (int32_t i = 0; i < n; i++) t->values[i] = t->step.values[i];
+  for (int32_t i = 0; i < n_apply; i++) t->values[n + i] = t->apply.values[i];
+  make_event(t, n + n_apply, t->names, t->values, false, out_event);
+}
+
 kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out_event) {
   int64_t sent = sent_by(t);
   double begin = kva_now(), lr = kva_schedule_at(&t->options.schedule, t->done + 1);
   kva_train_call_clear(&t->step);
   KVA_TRY(fill(t, &t->step, t->done + 1, false, diag));
-  if (!t->accumulates) kva_train_call_set(&t->step, 0, lr);
-  kva_status status = t->accumulates ? accumulate(t, lr, diag) : run_guarded(t, &t->step, 0, lr, diag);
-  KVA_TRY(status);
+  KVA_TRY(run_step(t, lr, diag));
   t->done++;
   t->sent += sent_by(t) - sent;
   t->seconds += kva_now() - begin;
-  int32_t n = t->step.p->n_outputs, n_apply = t->accumulates ? t->apply.p->n_outputs : 0;
-  for (int32_t i = 0; i < n; i++) t->values[i] = t->step.values[i];
-  for (int32_t i = 0; i < n_apply; i++) t->values[n + i] = t->apply.values[i];
-  make_event(t, n + n_apply, t->names, t->values, false, out_event);
+  report_step(t, out_event);
   return KVA_OK;
 }
 
 static kva_status need_evaluation(kva_trainer *t, kva_diag *diag) {
   if (t->eval.inputs) return KVA_OK;
+  if (t->stages) return kva_train_batch_create(t, t->step.p, t->options.micro_batch, 1, diag, &t->eval);
   return kva_train_call_create(t, "eval", 0, t->options.micro_batch, 1, diag, &t->eval);
 }
 
 static kva_status evaluate_batch(kva_trainer *t, int64_t i, kva_diag *diag) {
   KVA_TRY(fill(t, &t->eval, i, true, diag));
-  return kva_train_call_run(t, &t->eval, 0, false, diag);
+  return t->stages ? kva_train_stages_evaluate(t, diag) : kva_train_call_run(t, &t->eval, 0, false, diag);
+}
+
+/* Sums of what evaluations report, by output; returns their number. */
+static int32_t evaluated(kva_trainer *t, const char *const **out_names, double **out_values) {
+  if (t->stages) return kva_train_stages_evaluated(t->stages, out_names, out_values);
+  *out_names = t->eval.names;
+  *out_values = t->eval.values;
+  return t->eval.p->n_outputs;
+}
+
+static bool evaluates_together(const kva_trainer *t) {
+  return t->stages ? kva_train_stages_collective(t) : kva_program_is_collective(t->eval.p);
 }
 
 /* Evaluations always use the same batches, so that they compare. Each process takes every n-th of them. Where
@@ -250,12 +293,16 @@ kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event 
   if (n < 1) return kva_error(diag, NULL, "an evaluation needs at least one batch, found %lld", (long long)n);
   KVA_TRY(need_evaluation(t, diag));
   int64_t rank = kva_comm_rank(kva_train_data_comm(t)), size = kva_comm_size(kva_train_data_comm(t));
-  if (n % size && rank >= n % size && kva_program_is_collective(t->eval.p)) KVA_TRY(evaluate_batch(t, 0, diag));
-  kva_train_call_clear(&t->eval);
+  const char *const *names;
+  double *values;
+  int32_t n_values = evaluated(t, &names, &values);
+  if (n % size && rank >= n % size && evaluates_together(t)) KVA_TRY(evaluate_batch(t, 0, diag));
+  memset(values, 0, (size_t)n_values * sizeof *values);
   for (int64_t i = rank; i < n; i += size) KVA_TRY(evaluate_batch(t, i, diag));
-  KVA_TRY(kva_train_sum(t, t->eval.p->n_outputs, t->eval.values, diag));
-  for (int32_t i = 0; i < t->eval.p->n_outputs; i++) t->eval.values[i] /= (double)n;
-  make_event(t, t->eval.p->n_outputs, t->eval.names, t->eval.values, true, out_event);
+  if (t->stages) KVA_TRY(kva_train_stages_share_evaluated(t, diag));
+  KVA_TRY(kva_train_sum(t, n_values, values, diag));
+  for (int32_t i = 0; i < n_values; i++) values[i] /= (double)n;
+  make_event(t, n_values, names, values, true, out_event);
   return KVA_OK;
 }
 

@@ -36,11 +36,17 @@ static kva_status eval_dim(const kva_trainer *t, const kva_program *p, const kva
   return status;
 }
 
+kva_status kva_train_shape(const kva_trainer *t, const kva_program *p, const kva_buffer_desc *b, int64_t rows,
+                           kva_diag *diag, kva_tensor *out_tensor) {
+  *out_tensor = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank};
+  for (int32_t d = 0; d < b->rank; d++) KVA_TRY(eval_dim(t, p, &b->dims[d], b->name, rows, diag, &out_tensor->dims[d]));
+  return KVA_OK;
+}
+
 static kva_status create_input(const kva_trainer *t, const kva_program *p, int i, int64_t rows, int64_t micro_batches,
                                kva_diag *diag, kva_tensor *batch, kva_tensor *input) {
   const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
-  *input = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank};
-  for (int32_t d = 0; d < b->rank; d++) KVA_TRY(eval_dim(t, p, &b->dims[d], b->name, rows, diag, &input->dims[d]));
+  KVA_TRY(kva_train_shape(t, p, b, rows, diag, input));
   *batch = *input;
   if (micro_batches > 1 && (b->rank == 0 || input->dims[0] != rows))
     return kva_error(diag, NULL,
@@ -113,6 +119,19 @@ kva_status kva_train_call_create(const kva_trainer *t, const char *program, int 
   return create_tensors(t, rows, micro_batches, diag, c);
 }
 
+kva_status kva_train_batch_create(const kva_trainer *t, const kva_program *p, int64_t rows, int64_t micro_batches,
+                                  kva_diag *diag, kva_train_call *c) {
+  c->p = p;
+  c->n_data = p->n_inputs;
+  return create_tensors(t, rows, micro_batches, diag, c);
+}
+
+const kva_program *kva_train_data_program(const kva_artifact *a) {
+  for (int32_t i = 0; i < a->n_programs; i++)
+    if (!strcmp(a->programs[i].name, "eval") || !strcmp(a->programs[i].name, "eval.0")) return &a->programs[i];
+  return NULL;
+}
+
 void kva_train_call_destroy(kva_train_call *c) {
   for (int32_t i = 0; c->batch && i < c->p->n_inputs; i++) free(c->batch[i].data);
   free(c->batch);
@@ -138,7 +157,7 @@ int64_t kva_train_pinned_rows(const kva_program *p) {
   return f->n == 1 && f->words[0].op == KVA_FORMULA_CONST ? f->words[0].arg : 0;
 }
 
-static double scalar(const kva_tensor *t) {
+double kva_train_scalar(const kva_tensor *t) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, 0) : (double)kva_load_i64(t->dtype, t->data, 0);
 }
 
@@ -151,6 +170,6 @@ kva_status kva_train_call_run(const kva_trainer *t, kva_train_call *c, int64_t k
   t->s->guarded = false;
   if (status == KVA_NOT_FINITE) return status;
   if (status) return kva_fail(diag, status, NULL, "%s", kva_session_error(t->s));
-  for (int32_t i = 0; i < c->p->n_outputs; i++) c->values[i] += scalar(&c->outputs[i]);
+  for (int32_t i = 0; i < c->p->n_outputs; i++) c->values[i] += kva_train_scalar(&c->outputs[i]);
   return KVA_OK;
 }

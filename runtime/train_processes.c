@@ -9,6 +9,7 @@
 #include "runtime/sum.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 kva_status kva_train_part(int64_t batch, int64_t processes, kva_diag *diag, int64_t *out_rows) {
   *out_rows = batch / processes;
@@ -34,10 +35,16 @@ static int64_t *pass_counter(const kva_trainer *t) {
   return kva_session_state(t->s, "train.pass", &counter) && counter.dtype == KVA_I64 ? counter.data : NULL;
 }
 
-int64_t kva_train_begin_passes(const kva_trainer *t) {
+int64_t kva_train_begin_passes(kva_trainer *t) {
   int64_t *counter = kva_train_comm(t) ? pass_counter(t) : NULL, first = counter ? *counter : 0;
-  if (counter) *counter += kva_comm_rank(kva_train_data_comm(t)) * t->micro_batches;
+  t->first_pass = first + kva_comm_rank(kva_train_data_comm(t)) * t->micro_batches;
+  if (counter) *counter = t->first_pass;
   return first;
+}
+
+void kva_train_set_pass(const kva_trainer *t, int64_t k) {
+  int64_t *counter = pass_counter(t);
+  if (counter) *counter = t->first_pass + k;
 }
 
 void kva_train_end_passes(const kva_trainer *t, int64_t first, bool done) {
@@ -60,18 +67,61 @@ static bool is_shared(const kva_trainer *t, int i) {
   return d->role != KVA_ROLE_CACHE && !kva_state_is_divided(d);
 }
 
-kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag) {
-  kva_comm *c = kva_train_comm(t);
-  if (!c) return KVA_OK;
-  kva_text lines = {0};
-  kva_text_add(&lines, "steps done: %lld\n", (long long)t->done);
-  for (int i = 0; i < kva_session_state_count(t->s); i++) {
+/* Sums of the states that are the same in all processes which have them, by stage and state; 0: the stage does not have
+ * it. */
+static kva_status sum_states(const kva_trainer *t, uint64_t *sums) {
+  kva_comm *stages = kva_comm_stages(kva_train_comm(t));
+  int64_t n = kva_session_state_count(t->s), bytes = n * (int64_t)sizeof *sums;
+  uint64_t *own = sums + kva_comm_rank(stages) * n;
+  for (int i = 0; i < n; i++) {
     kva_tensor state;
     const char *name = kva_session_state_desc(t->s, i, &state)->name;
-    if (is_shared(t, i))
-      kva_text_add(&lines, "sum of state '%s': %016" PRIx64 "\n", name, kva_sum_tensor(0, name, &state));
+    if (is_shared(t, i) && kva_session_holds(t->s, i)) own[i] = kva_sum_tensor(0, name, &state);
   }
-  kva_status status = lines.cut ? KVA_NO_MEMORY : kva_comm_compare(c, lines.data, diag);
+  return stages ? kva_comm_all_gather(stages, bytes, bytes * kva_comm_size(stages), own, sums) : KVA_OK;
+}
+
+static void add_sums(const kva_trainer *t, const uint64_t *sums, kva_text *lines) {
+  int n = kva_session_state_count(t->s), n_stages = kva_comm_size(kva_comm_stages(kva_train_comm(t)));
+  for (int i = 0; i < n; i++) {
+    const kva_state_desc *d = kva_session_state_desc(t->s, i, NULL);
+    if (!is_shared(t, i)) continue;
+    kva_text_add(lines, "sum of state '%s':", d->name);
+    for (int k = 0; k < n_stages; k++)
+      if (!d->stages || d->stages >> k & 1) kva_text_add(lines, " %016" PRIx64, sums[k * n + i]);
+    kva_text_add(lines, "\n");
+  }
+}
+
+/* A state that several stages have. */
+static kva_status compare_stages(const kva_trainer *t, const uint64_t *sums, kva_diag *diag) {
+  int n = kva_session_state_count(t->s), n_stages = kva_comm_size(kva_comm_stages(kva_train_comm(t)));
+  for (int i = 0; i < n; i++) {
+    const kva_state_desc *d = kva_session_state_desc(t->s, i, NULL);
+    int first = -1;
+    for (int k = 0; is_shared(t, i) && k < n_stages; k++) {
+      if (d->stages && !(d->stages >> k & 1)) continue;
+      if (first < 0) first = k;
+      if (sums[k * n + i] != sums[first * n + i])
+        return kva_error(diag, NULL, "state '%s' is not the same in stages %d and %d", d->name, first, k);
+    }
+  }
+  return KVA_OK;
+}
+
+kva_status kva_trainer_compare(kva_trainer *t, kva_diag *diag) {
+  kva_comm *c = kva_train_comm(t);
+  kva_text lines = {0};
+  if (!c) return KVA_OK;
+  size_t n = (size_t)kva_session_state_count(t->s) * (size_t)kva_comm_size(kva_comm_stages(c));
+  uint64_t *sums = calloc(n + 1, sizeof *sums);
+  kva_status status = sums ? sum_states(t, sums) : KVA_NO_MEMORY;
+  kva_text_add(&lines, "steps done: %lld\n", (long long)t->done);
+  if (status == KVA_OK) add_sums(t, sums, &lines);
+  if (status == KVA_OK && lines.cut) status = KVA_NO_MEMORY;
+  if (status == KVA_OK) status = kva_comm_compare(c, lines.data, diag);
+  if (status == KVA_OK) status = kva_comm_agree(c, compare_stages(t, sums, diag), diag);
   kva_text_free(&lines);
+  free(sums);
   return status;
 }

@@ -5,6 +5,7 @@
 #include "runtime/session.h"
 
 void *kva_device_state(const kva_session *s, int32_t index) {
+  if (!kva_session_holds(s, index)) return NULL;
   return kva_block_at(&s->device_states, (char *)s->states[index].data - (char *)s->state_memory.data);
 }
 
@@ -40,7 +41,8 @@ static void point_at_device(kva_program_state *sp) {
 static kva_status send_states(kva_session *s, const kva_program *p) {
   if (!s->host_states) return KVA_OK;
   for (int32_t i = 0; i < s->artifact->n_states; i++)
-    KVA_TRY(copy_in(s, p, kva_device_state(s, i), s->states[i].data, s->artifact->states[i].bytes));
+    if (kva_session_holds(s, i))
+      KVA_TRY(copy_in(s, p, kva_device_state(s, i), s->states[i].data, s->artifact->states[i].bytes));
   s->host_states = false;
   return KVA_OK;
 }
@@ -89,7 +91,8 @@ kva_status kva_transfer_states(kva_session *s) {
   s->states_lent = true;
   if (s->device->class->host_memory) return KVA_OK;
   for (int32_t i = 0; s->device_newer && i < s->artifact->n_states; i++)
-    KVA_TRY(copy_out(s, NULL, s->states[i].data, kva_device_state(s, i), s->artifact->states[i].bytes));
+    if (kva_session_holds(s, i))
+      KVA_TRY(copy_out(s, NULL, s->states[i].data, kva_device_state(s, i), s->artifact->states[i].bytes));
   s->device_newer = false;
   s->host_states = true;
   return KVA_OK;

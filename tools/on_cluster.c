@@ -64,6 +64,9 @@ static kva_status default_batch(kva_planner *planner, kva_diag *diag) {
 static kva_status mesh_of(const kva_planner *planner, const char *text, kva_diag *diag, kva_mesh *out) {
   int64_t gpus = kva_cluster_gpus(&planner->cluster);
   KVA_TRY(kva_mesh_named(text, diag, out));
+  if (out->pipeline > 1)
+    return kva_error(diag, NULL, "--mesh %s: plans of a cluster have no axis pipeline; show --train --mesh has it",
+                     text);
   if (kva_mesh_processes(out) == gpus) return KVA_OK;
   return kva_error(diag, NULL, "--mesh %s: %lld processes, and the cluster has %lld GPUs", text,
                    (long long)kva_mesh_processes(out), (long long)gpus);

@@ -511,8 +511,10 @@ static int check_report(const char *path) {
 static int join(train_options *o) {
   kva_diag *diag = kva_diag_create();
   kva_status status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
-  const kva_comm_mesh axes = {(int)kva_mesh_extent(o->mesh.data), (int)kva_mesh_extent(o->mesh.sequence),
-                              (int)kva_mesh_extent(o->mesh.tensor)};
+  const kva_comm_mesh axes = {.data = (int)kva_mesh_extent(o->mesh.data),
+                              .pipeline = (int)kva_mesh_extent(o->mesh.pipeline),
+                              .sequence = (int)kva_mesh_extent(o->mesh.sequence),
+                              .tensor = (int)kva_mesh_extent(o->mesh.tensor)};
   if (status == KVA_OK) status = kva_processes_join(&axes, o->settings.rank_logs, diag, &o->settings.comm);
   if (status != KVA_OK) kva_processes_quieten(o->settings.comm);
   int code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
@@ -568,6 +570,8 @@ static int run(int argc, char **argv) {
   if ((code = check_report(o.settings.report)) >= 0) return code;
   if ((code = join(&o)) >= 0) return code;
   if (kva_train_misused(&o.settings)) code = usage_error(kva_train_misused(&o.settings));
+  if (o.sample_every && o.mesh.pipeline > 1)
+    code = usage_error("--sample-every continues texts in one process, and none has all stages of a pipeline");
   kva_train_catch_signals();
   if (code < 0) code = train_all(&o);
   kva_comm_destroy(o.settings.comm, code);

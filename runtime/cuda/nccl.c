@@ -141,7 +141,8 @@ static kva_status join_group(cuda_device *d, kva_comm *group) {
 
 static kva_status join_axes(cuda_device *d, kva_comm *comm) {
   kva_comm_mesh m = kva_comm_mesh_of(comm);
-  const int parts[AXES] = {m.tensor, m.sequence, m.data}, strides[AXES] = {1, m.tensor, m.tensor * m.sequence};
+  const int parts[AXES] = {m.tensor, m.sequence, m.data},
+            strides[AXES] = {1, m.tensor, m.tensor * m.sequence * m.pipeline};
   if (kva_comm_size(comm) == 1) return join_group(d, comm);
   for (int i = 0; i < AXES; i++) {
     kva_comm *group = parts[i] > 1 ? kva_comm_group(comm, parts[i], strides[i]) : NULL;

@@ -51,7 +51,7 @@ static kva_status check_size(kva_comm *c, int expected, kva_diag *diag) {
 }
 
 kva_status kva_processes_join(const kva_comm_mesh *mesh, const char *logs, kva_diag *diag, kva_comm **out_comm) {
-  int launched = kva_comm_launched(), expected = mesh->data * mesh->sequence * mesh->tensor;
+  int launched = kva_comm_launched(), expected = (int)kva_comm_mesh_size(mesh);
   *out_comm = NULL;
   if (expected <= 1 && launched > 1)
     kva_warn(diag, NULL, "the launcher started %d processes, and each does the whole run: a mesh (data=%d) divides it",

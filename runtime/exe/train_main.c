@@ -42,15 +42,8 @@ static kva_data_range range_of(const char *const *info, const char *input, kva_a
       .known = true, .low = low, .high = high, .has_ignored = n > 2, .ignored = n > 2 ? ignored : 0};
 }
 
-/* The program whose inputs are those of the data; NULL: the artefact does not train. */
-static const kva_program *evaluation_of(const kva_artifact *a) {
-  for (int32_t i = 0; i < a->n_programs; i++)
-    if (!strcmp(a->programs[i].name, "eval")) return &a->programs[i];
-  return NULL;
-}
-
 static const kva_data_range *ranges_of(const kva_artifact *a, const char *const *info, kva_arena *arena) {
-  const kva_program *p = evaluation_of(a);
+  const kva_program *p = kva_train_data_program(a);
   kva_data_range *ranges = KVA_NEW_ARRAY(arena, kva_data_range, p ? p->n_inputs + 1 : 1);
   for (int32_t i = 0; p && i < p->n_inputs; i++) ranges[i] = range_of(info, p->buffers[p->inputs[i]].name, arena);
   return ranges;
@@ -72,7 +65,7 @@ static kva_train_defaults defaults_of(const kva_artifact *a, const char *const *
 
 /* Sequences per micro-batch that the programs were compiled for; 0: any number. */
 static int64_t pinned_rows(const kva_artifact *a) {
-  const kva_program *p = evaluation_of(a);
+  const kva_program *p = kva_train_data_program(a);
   return p ? kva_train_pinned_rows(p) : 0;
 }
 

@@ -1,6 +1,8 @@
 /* Collects what a run reports: learned shift scalars, throughput, memory, times of kernels. */
 #include "runtime/exe/train.h"
 
+#include "runtime/comm.h"
+
 #include <stdlib.h>
 
 /* ---- shift scalars ----------------------------------------------------------------------------------------------- */
@@ -213,15 +215,18 @@ static void print_result(const kva_train_result *r, bool times) {
            r->times[i].name);
 }
 
-/* What steps called: gradients of micro-batches, or all in one. */
-static int step_program(const kva_session *s) {
+/* What steps called: the forward pass of a stage, gradients of micro-batches, or all in one. */
+static int step_program(const kva_session *s, const kva_comm *c) {
+  char name[32];
+  snprintf(name, sizeof name, "forward.%d", c ? kva_comm_place(c, kva_comm_rank(c)).pipeline : 0);
+  if (kva_session_program(s, name) >= 0) return kva_session_program(s, name);
   int parts = kva_session_program(s, "grad_step"), whole = kva_session_program(s, "train_step");
   return whole < 0 || kva_session_timeline(s, parts, 0, NULL) ? parts : whole;
 }
 
 void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                        kva_train_result *result) {
-  int program = step_program(s);
+  int program = step_program(s, o->comm);
   result->program = program;
   if (program >= 0) {
     kva_session_memory(s, program, &result->memory);

@@ -454,9 +454,8 @@ kva_status kva_train_check(const kva_train_settings *o, const kva_train_defaults
 
 static kva_status open_data_of(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                                kva_arena *arena, kva_diag *diag, kva_data_source *out) {
-  int program = kva_session_program(s, "eval");
-  if (program < 0) return kva_error(diag, NULL, "the model was compiled without training programs");
-  const kva_program *p = kva_session_program_desc(s, program);
+  const kva_program *p = kva_train_data_program(kva_session_artifact(s));
+  if (!p) return kva_error(diag, NULL, "the model was compiled without training programs");
   const char **inputs = KVA_NEW_ARRAY(arena, const char *, p->n_inputs + 1);
   for (int32_t i = 0; i < p->n_inputs; i++) inputs[i] = p->buffers[p->inputs[i]].name;
   return open_data(o, d, p->n_inputs, inputs, diag, out);
@@ -519,7 +518,7 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
   KVA_TRY(kva_comm_agree(r->o->comm, kva_trainer_create(s, &options, diag, &r->trainer), diag));
   KVA_TRY(kva_processes_compare(s, r->o, &options, data->id, r->trainer, diag));
   kva_trainer_bind(r->trainer, data);
-  r->tokens = kva_train_reads_tokens(kva_session_program_desc(s, kva_session_program(s, "eval")));
+  r->tokens = kva_train_reads_tokens(kva_train_data_program(kva_session_artifact(s)));
   return run_all(r, metrics, diag);
 }
 

@@ -137,7 +137,7 @@ static void check_agreement(kva_comm *c) {
 /* A mesh of two in the middle axis, as far as the number of processes allows: sums and gathers of each axis. */
 static void check_groups(kva_comm *c) {
   int rank = kva_comm_rank(c), size = kva_comm_size(c), tensor = size % 2 ? 1 : 2, sequence = size % 4 ? 1 : 2;
-  const kva_comm_mesh mesh = {size / tensor / sequence, sequence, tensor};
+  const kva_comm_mesh mesh = {.data = size / tensor / sequence, .pipeline = 1, .sequence = sequence, .tensor = tensor};
   EXPECT(kva_comm_data(c) == c && kva_comm_group(c, size, 1) == c && kva_comm_group(c, size, 2) == NULL);
   EXPECT(kva_comm_set_mesh(c, &mesh) == KVA_OK);
   kva_comm_mesh place = kva_comm_place(c, rank);

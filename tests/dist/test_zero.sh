@@ -82,7 +82,7 @@ for zero in "${stages[@]}"; do
     fail "$axes: temporaries of $t bytes, planned $temporaries"
 done
 
-for bad in data=2,zero data=2,zero=0 data=2,zero=4 data=2,zero=1,zero=2 data=2,pipeline=2; do
+for bad in data=2,zero data=2,zero=0 data=2,zero=4 data=2,zero=1,zero=2 data=2,expert=2; do
   expect 1 train models/mlp.kv --mesh "$bad"
   says "zero=Z with Z of 1, 2 or 3"
 done

@@ -29,8 +29,9 @@ def assemble(division, shards, mesh, name):
     n = math.prod(shape)
     run = math.prod(shape[axis + 1:]) * shape[axis] // slices * width if slices else n * width
     of_slices = []
+    step = mesh["pipeline"] * mesh["tensor"]
     for s in range(slices or 1):
-        data = b"".join(shards[d * mesh["tensor"] + s][name][2] for d in range(mesh["data"] if part else 1))
+        data = b"".join(shards[d * step + s][name][2] for d in range(mesh["data"] if part else 1))
         assert len(data) == n * width // (slices or 1), (name, len(data))
         of_slices.append(data)
     whole = b"".join(data[at:at + run] for at in range(0, len(of_slices[0]), run) for data in of_slices)
@@ -41,17 +42,21 @@ def load(path):
     if not os.path.isdir(path):
         return read(path)
     index, none = read(path + "/index.safetensors")
-    assert not none and index["kvasir.format"] == "3", path
     mesh = {k: int(v) for k, v in (axis.split("=") for axis in index["kvasir.mesh"].split(","))}
-    n = mesh["data"] * mesh["tensor"]
+    assert not none and index["kvasir.format"] == ("4" if "pipeline" in mesh else "3"), path
+    stages = mesh.setdefault("pipeline", 1)
+    n = mesh["data"] * stages * mesh["tensor"]
     names = ["shard-%05d-of-%05d.safetensors" % (i, n) for i in range(n)]
     assert sorted(os.listdir(path)) == ["index.safetensors"] + names, os.listdir(path)
     shards = [read(path + "/" + name)[1] for name in names]
-    tensors = dict(shards[0])
+    first = shards[:stages * mesh["tensor"]:mesh["tensor"]]
+    tensors = {name: tensor for shard in first for name, tensor in shard.items()}
+    assert len(tensors) == sum(len(shard) for shard in first), "a tensor of several stages"
     for key, division in index.items():
         if key.startswith("kvasir.divided."):
             name = key[len("kvasir.divided."):]
-            tensors[name] = assemble(division, shards, mesh, name)
+            stage = next(s for s, shard in enumerate(first) if name in shard)
+            tensors[name] = assemble(division, shards[stage * mesh["tensor"]:], mesh, name)
     return index, tensors
 
 

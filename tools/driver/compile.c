@@ -31,6 +31,7 @@ kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh) 
     const char *name;
     int64_t most, *out;
   } axes[] = {{"data", MOST, &out_mesh->data},
+              {"pipeline", KVA_MOST_STAGES, &out_mesh->pipeline},
               {"tensor", MOST, &out_mesh->tensor},
               {"sequence", MOST, &out_mesh->sequence},
               {"zero", STAGES, &out_mesh->zero}};
@@ -40,9 +41,9 @@ kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh) 
     while (i < N && (*axes[i].out || !take_axis(&at, axes[i].name, axes[i].most, axes[i].out))) i++;
     if (i == N)
       return kva_error(diag, NULL,
-                       "--mesh %s: expected data=N, tensor=N and sequence=N with numbers of processes, 1 to %d, and "
-                       "zero=Z with Z of 1, 2 or 3, found '%s'; other axes (pipeline) are not there yet",
-                       text, MOST, at);
+                       "--mesh %s: expected data=N, tensor=N and sequence=N with numbers of processes, 1 to %d, "
+                       "pipeline=P with 1 to %d stages, and zero=Z with Z of 1, 2 or 3, found '%s'",
+                       text, MOST, KVA_MOST_STAGES, at);
     at = *at ? at + 1 : NULL;
   }
   if (out_mesh->zero && !out_mesh->data)

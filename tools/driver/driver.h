@@ -28,16 +28,17 @@ typedef struct kva_compile_options {
 #define KVA_GEMMS      "library|generated"
 
 /* Processes that share a training step; text for kva_mesh_named. */
-#define KVA_MESH_OPTION(text)                                                                                         \
-  {                                                                                                                   \
-    "--mesh", NULL, "data=N[,zero=Z][,sequence=S][,tensor=M]", KVA_OPTION_STRING, (text),                             \
-        "divide every batch among N groups of S*M processes, which divide rows of sequences and parameters; started " \
-        "by mpirun -n N*S*M"                                                                                          \
+#define KVA_MESH_OPTION(text)                                                                               \
+  {                                                                                                         \
+    "--mesh", NULL, "data=N[,zero=Z][,pipeline=P][,sequence=S][,tensor=M]", KVA_OPTION_STRING, (text),      \
+        "divide every batch among N groups of P*S*M processes, which divide layers, rows of sequences and " \
+        "parameters; "                                                                                      \
+        "started by mpirun -n N*P*S*M"                                                                      \
   }
 
 /* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 KVA_MUST_USE kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_compute);
-/* A mesh as text, "data=4" or "data=4,zero=2,sequence=2,tensor=2"; NULL: one process. */
+/* A mesh as text, "data=4" or "data=4,zero=2,pipeline=2,sequence=2,tensor=2"; NULL: one process. */
 KVA_MUST_USE kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh);
 /* Name of --target: "native" (or NULL), a CPU, a triple ("aarch64-linux-gnu"), or a GPU ("sm_80"). */
 kva_target_options kva_target_named(const char *name);

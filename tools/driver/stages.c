@@ -125,7 +125,7 @@ kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out) {
     KVA_TRY(settled_plan(cg, m->functions.data[i], &plan));
     KVA_TRY(print_decisions(m, kva_codegen_target(cg), plan, out));
   }
-  return KVA_OK;
+  return kva_print_stages(m, out);
 }
 
 kva_status kva_print_plans_json(const kva_codegen *cg, kva_module *m, FILE *out) {
@@ -138,6 +138,7 @@ kva_status kva_print_plans_json(const kva_codegen *cg, kva_module *m, FILE *out)
     kva_text_free(&name);
     KVA_TRY(print_summary(m, plan, true, out));
   }
+  KVA_TRY(kva_print_stages_json(m, out));
   fprintf(out, "}\n");
   return KVA_OK;
 }

@@ -40,8 +40,12 @@ void kva_summary_print_json(const kva_summary *s, FILE *out);
 
 /* Prints the summaries of all functions of a planned module, confirmed for cg's target. */
 KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out);
-/* One JSON object: an object for each function, by its name; see kva_summary_print_json. */
+/* One JSON object: an object for each function, by its name; see kva_summary_print_json. With stages also "pipeline",
+ * an object for each. */
 KVA_MUST_USE kva_status kva_print_plans_json(const kva_codegen *cg, kva_module *m, FILE *out);
+/* What the stages of the axis pipeline have, keep and send; without stages nothing. The module must be planned. */
+KVA_MUST_USE kva_status kva_print_stages(kva_module *m, FILE *out);
+KVA_MUST_USE kva_status kva_print_stages_json(kva_module *m, FILE *out);
 /* Prints one plan with its buffers, their lifetimes and the operands of every step. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);
 /* The scheduled kernel IR of every step of a planned module. */

@@ -37,11 +37,17 @@ kva_status kva_make_decode(kva_module *m, const kva_pass_options *options) {
   return kva_clean_up(m, options);
 }
 
+/* After what changes types, so that a value which crosses has the type that it has in one process. */
+static kva_status cut_stages(kva_module *m, const kva_pass_options *options) {
+  bool changed = false;
+  return options->mesh.pipeline > 1 ? kva_run_pass(m, KVA_PASS_stages, options, &changed) : KVA_OK;
+}
+
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
   KVA_TRY(kva_run_pass(m, KVA_PASS_train, options, &changed));
   KVA_TRY(kva_optimize(m, options));
-  return options->mesh.pipeline > 1 ? kva_run_pass(m, KVA_PASS_stages, options, &changed) : KVA_OK;
+  return options->compute ? KVA_OK : cut_stages(m, options);
 }
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
@@ -50,6 +56,7 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   if (options->compute) {
     KVA_TRY(kva_run_pass(m, KVA_PASS_precision, options, &changed));
     KVA_TRY(kva_clean_up(m, options));
+    KVA_TRY(cut_stages(m, options));
     if (kva_for_gpu(options)) KVA_TRY(kva_run_pass(m, KVA_PASS_copies, options, &changed));
   }
   if (options->check_indices) KVA_TRY(kva_run_pass(m, KVA_PASS_check_indices, options, &changed));

@@ -73,6 +73,54 @@ static void collect_shifts(kva_session *s, kva_arena *arena, kva_train_result *r
   result->n_shifts = (int)rows.len;
 }
 
+static void print_shifts(const kva_train_result *result, kva_text *out) {
+  for (int i = 0; i < result->n_shifts; i++) {
+    const kva_report_shift *s = &result->shifts[i];
+    kva_text_add(out, "%s\t%d %.17g %.17g %.17g %.17g\n", s->layer, s->head, s->k_current, s->k_previous, s->v_current,
+                 s->v_previous);
+  }
+}
+
+/* The inverse. Returns the number of rows. */
+static int parse_shifts(const char *text, kva_arena *arena, kva_report_shift *out) {
+  int n = 0;
+  for (const char *at = text; at && *at; at = strchr(at, '\n') + 1) {
+    const char *name = at, *tab = strchr(at, '\t');
+    kva_report_shift *s = &out[n++];
+    s->layer = kva_arena_strndup(arena, name, (size_t)(tab - name));
+    if (sscanf(tab, "%d %lg %lg %lg %lg", &s->head, &s->k_current, &s->k_previous, &s->v_current, &s->v_previous) != 5)
+      return n - 1;
+  }
+  return n;
+}
+
+static int count_lines(const char *text) {
+  int n = 0;
+  for (; text && *text; text++) n += *text == '\n';
+  return n;
+}
+
+/* The rows of all stages, in their order, in all processes. */
+static kva_status share_shifts(kva_comm *stages, kva_arena *arena, kva_train_result *result) {
+  kva_text all = {0};
+  kva_status status = KVA_OK;
+  for (int i = 0; status == KVA_OK && i < kva_comm_size(stages); i++) {
+    kva_text own = {0};
+    if (i == kva_comm_rank(stages)) print_shifts(result, &own);
+    status = kva_comm_broadcast_text(stages, i, &own);
+    kva_text_add(&all, "%s", own.data ? own.data : "");
+    kva_text_free(&own);
+  }
+  if (status == KVA_OK && all.cut) status = KVA_NO_MEMORY;
+  if (status == KVA_OK) {
+    kva_report_shift *rows = KVA_NEW_ARRAY(arena, kva_report_shift, count_lines(all.data) + 1);
+    result->n_shifts = parse_shifts(all.data, arena, rows);
+    result->shifts = rows;
+  }
+  kva_text_free(&all);
+  return status;
+}
+
 /* ---- times, memory, items ---------------------------------------------------------------------------------------- */
 
 static int longer_first(const void *a, const void *b) {
@@ -224,8 +272,9 @@ static int step_program(const kva_session *s, const kva_comm *c) {
   return whole < 0 || kva_session_timeline(s, parts, 0, NULL) ? parts : whole;
 }
 
-void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
-                       kva_train_result *result) {
+kva_status kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, bool together,
+                             kva_arena *arena, kva_train_result *result) {
+  kva_status status = KVA_OK;
   int program = step_program(s, o->comm);
   result->program = program;
   if (program >= 0) {
@@ -235,8 +284,10 @@ void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_tr
     collect_times(s, program, arena, result);
   }
   collect_shifts(s, arena, result);
+  if (together && kva_comm_stages(o->comm)) status = share_shifts(kva_comm_stages(o->comm), arena, result);
   result->n_config = kva_train_config(o, d, arena, &result->config);
   if (!o->json && result->seconds > 0) print_result(result, o->profile);
+  return status;
 }
 
 kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,

@@ -545,7 +545,9 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   status = kva_comm_agree(o->comm, status, diag);
   if (status == KVA_OK) status = train(&r, s, d, &data, metrics, diag);
   if (r.terminal && !o->json) printf("\n");
-  kva_train_collect(s, o, d, arena, result);
+  kva_status collected = kva_train_collect(s, o, d, status == KVA_OK, arena, result);
+  if (status == KVA_OK && collected != KVA_OK)
+    status = kva_fail(diag, collected, NULL, "the learned shifts of other stages are missing");
   if (status == KVA_OK) status = add_shifts(&r, diag);
   kva_trainer_destroy(r.trainer);
   kva_metrics_destroy(r.metrics);

@@ -48,7 +48,7 @@ static kva_status check(kva_module *m, const kva_memory_plan *plan, const kva_co
 
 /* What every step of a training run calls, or what a run without training calls. */
 static bool is_needed(const kva_compile_options *o, uint32_t i, const kva_memory_plan *plan) {
-  return o->train ? kva_writes_states(plan->function) : i == 0;
+  return o->train ? kva_writes_states(plan->function) || plan->function->stage : i == 0;
 }
 
 kva_status kva_check_room(kva_module *m, uint32_t n, kva_memory_plan *const *plans, const kva_compile_options *o) {

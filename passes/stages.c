@@ -60,13 +60,16 @@ static bool reads_parameter(const kva_node *n) {
 static void find_main(kva_stage_map *s) {
   bool *of_input = KVA_NEW_ARRAY(s->scratch, bool, s->m->next_node_id + 1);
   bool *of_weights = KVA_NEW_ARRAY(s->scratch, bool, s->m->next_node_id + 1);
+  s->of_parameters = KVA_NEW_ARRAY(s->scratch, bool, s->m->next_node_id + 1);
   for (const kva_node *n = s->graph->first; n; n = n->next) {
     of_weights[n->id] = reads_parameter(n) || kva_stages_has_products(s, n);
+    s->of_parameters[n->id] = reads_parameter(n);
     for (uint32_t i = 0; i < n->n_operands; i++) {
       const kva_value *v = kva_operand(n, i);
       if (!v) continue;
       of_input[n->id] |= !v->def || of_input[v->def->id];
       of_weights[n->id] |= v->def && of_weights[v->def->id];
+      s->of_parameters[n->id] |= v->def && s->of_parameters[v->def->id];
     }
     s->of[n->id] = of_input[n->id] && of_weights[n->id] ? 0 : KVA_ANY_STAGE;
   }
@@ -269,24 +272,28 @@ static void find_last(kva_stage_map *s) {
   }
 }
 
-/* The last stage whose forward pass reads the parameters that v is made of, `most` at most. last: by state id. */
-static int last_reader(const kva_stage_map *s, const kva_value *v, const int *last, int most) {
-  const kva_node *n = v ? v->def : NULL;
-  if (!n || is_main(s, n)) return most;
-  if (reads_parameter(n) && last[kva_state_read_by(n)->id] < most) most = last[kva_state_read_by(n)->id];
-  for (uint32_t i = 0; i < n->n_operands; i++) most = last_reader(s, kva_operand(n, i), last, most);
-  return most;
+/* By node id, of nodes of no stage: the last stage whose forward pass reads the parameters that they are made of. last:
+ * by state id. */
+static int *find_limits(const kva_stage_map *s, const int *last) {
+  int *limit = KVA_NEW_ARRAY(s->scratch, int, s->m->next_node_id + 1);
+  for (const kva_node *n = s->graph->first; n; n = n->next) {
+    limit[n->id] = reads_parameter(n) ? last[kva_state_read_by(n)->id] : (int)s->n - 1;
+    for (uint32_t i = 0; i < n->n_operands && !is_main(s, n); i++) {
+      const kva_value *v = kva_operand(n, i);
+      if (v && v->def && limit[v->def->id] < limit[n->id]) limit[n->id] = limit[v->def->id];
+    }
+  }
+  return limit;
 }
 
 /* The last stage in which a node of the backward pass can be without more of the forward pass, or a parameter, being
  * sent. */
-static int highest(const kva_stage_map *s, const kva_node *n, const int *last) {
+static int highest(const kva_stage_map *s, const kva_node *n, const int *limit) {
   int stage = (int)s->n - 1;
   for (uint32_t i = 0; i < n->n_operands; i++) {
-    const kva_value *v = kva_operand(n, i);
-    stage = last_reader(s, v, last, stage);
-    if (!v || !v->def || !is_main(s, v->def)) continue;
-    int most = s->forward[v->def->id] ? s->last[v->def->id] : s->of[v->def->id];
+    const kva_node *def = kva_operand(n, i) ? kva_operand(n, i)->def : NULL;
+    if (!def) continue;
+    int most = !is_main(s, def) ? limit[def->id] : s->forward[def->id] ? s->last[def->id] : s->of[def->id];
     if (most < stage) stage = most;
   }
   return stage;
@@ -301,13 +308,6 @@ static int highest_user(const kva_stage_map *s, const kva_node *n) {
   return stage;
 }
 
-static bool depends_on_parameter(const kva_node *n) {
-  if (reads_parameter(n)) return true;
-  for (uint32_t i = 0; i < n->n_operands; i++)
-    if (kva_operand(n, i) && kva_operand(n, i)->def && depends_on_parameter(kva_operand(n, i)->def)) return true;
-  return false;
-}
-
 /* Whether moving n down to `stage` sends no more than it does where it is, and brings no parameter there. */
 static bool moves_down(const kva_stage_map *s, const kva_node *n, int stage) {
   double bytes = 0;
@@ -315,7 +315,7 @@ static bool moves_down(const kva_stage_map *s, const kva_node *n, int stage) {
     const kva_value *v = kva_operand(n, i);
     if (!v || !v->def) continue;
     if (!is_main(s, v->def)) {
-      if (depends_on_parameter(v->def)) return false;
+      if (s->of_parameters[v->def->id]) return false;
     } else if (s->of[v->def->id] > stage) {
       bytes += bytes_of(s->m, v->type);
     }
@@ -337,8 +337,9 @@ static const bool *find_sums(const kva_stage_map *s) {
 /* Operands first, then users first: gradients are added up where the forward pass first reads the parameter. */
 static void place_backward(kva_stage_map *s, const int *reader, const int *last) {
   const bool *adds = find_sums(s);
+  const int *limit = find_limits(s, last);
   for (const kva_node *n = s->graph->first; n; n = n->next)
-    if (is_main(s, n) && !s->forward[n->id]) s->of[n->id] = highest(s, n, last);
+    if (is_main(s, n) && !s->forward[n->id]) s->of[n->id] = highest(s, n, limit);
   for (const kva_node *n = s->graph->last; n; n = n->prev) {
     if (!is_main(s, n) || s->forward[n->id]) continue;
     const kva_state *sum = kva_state_written_by(n);
@@ -368,15 +369,17 @@ kva_status kva_stages_cut(kva_stage_map *s, int *reader) {
 
 /* ---- another function of the same model -------------------------------------------------------------------------- */
 
-/* Bits of the stages with the parameters that n reads through nodes of no stage; the first parameter decides. */
-static uint32_t stages_read(const kva_stage_map *s, const kva_node *n, const uint32_t *readers) {
-  if (reads_parameter(n)) return readers[kva_state_read_by(n)->id];
-  for (uint32_t i = 0; i < n->n_operands; i++) {
-    const kva_value *v = kva_operand(n, i);
-    uint32_t found = v && v->def && !is_main(s, v->def) ? stages_read(s, v->def, readers) : 0;
-    if (found) return found;
+/* By node id: bits of the stages that have a parameter which the node reads through nodes of no stage. */
+static uint32_t *find_sets(const kva_stage_map *s, const uint32_t *readers) {
+  uint32_t *sets = KVA_NEW_ARRAY(s->scratch, uint32_t, s->m->next_node_id + 1);
+  for (const kva_node *n = s->graph->first; n; n = n->next) {
+    if (reads_parameter(n)) sets[n->id] = readers[kva_state_read_by(n)->id];
+    for (uint32_t i = 0; i < n->n_operands && !sets[n->id]; i++) {
+      const kva_value *v = kva_operand(n, i);
+      if (v && v->def && !is_main(s, v->def)) sets[n->id] = sets[v->def->id];
+    }
   }
-  return 0;
+  return sets;
 }
 
 /* The first stage from `least` on of the set; the last of the set where there is none. */
@@ -399,6 +402,7 @@ static bool is_output(const kva_stage_map *s, const kva_node *n) {
 
 void kva_stages_follow(kva_stage_map *s, const uint32_t *readers) {
   prepare(s);
+  const uint32_t *sets = find_sets(s, readers);
   for (const kva_node *n = s->graph->first; n; n = n->next) {
     int stage = 0;
     if (!is_main(s, n)) continue;
@@ -406,7 +410,7 @@ void kva_stages_follow(kva_stage_map *s, const uint32_t *readers) {
       const kva_value *v = kva_operand(n, i);
       if (v && v->def && s->of[v->def->id] > stage) stage = s->of[v->def->id];
     }
-    stage = first_of(stages_read(s, n, readers), stage, s->n);
+    stage = first_of(sets[n->id], stage, s->n);
     s->of[n->id] = is_output(s, n) ? (int)s->n - 1 : stage;
   }
   find_last(s);

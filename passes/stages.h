@@ -11,10 +11,11 @@ typedef struct kva_stage_map {
   kva_module *m;
   const kva_graph *graph;
   kva_arena *scratch;
-  int64_t n;     /* stages */
-  int *of;       /* the stage that computes a node, or KVA_ANY_STAGE */
-  bool *forward; /* an output depends on it */
-  int *last;     /* of a node of the forward pass: the last stage whose forward pass reads it */
+  int64_t n;           /* stages */
+  int *of;             /* the stage that computes a node, or KVA_ANY_STAGE */
+  bool *forward;       /* an output depends on it */
+  bool *of_parameters; /* it depends on one */
+  int *last;           /* of a node of the forward pass: the last stage whose forward pass reads it */
 } kva_stage_map;
 
 /* grad_step: where it is cut. reader: by state id, room for all; the first stage whose forward pass reads a parameter,

@@ -66,6 +66,12 @@ static void set_seed(kva_trainer *t) {
   if (kva_session_state(t->s, "train.seed", &seed)) memcpy(seed.data, &t->options.seed, sizeof t->options.seed);
 }
 
+static bool has_state(const kva_artifact *a, const char *name) {
+  int32_t i = 0;
+  while (i < a->n_states && strcmp(a->states[i].name, name) != 0) i++;
+  return i < a->n_states;
+}
+
 /* The state of an optimiser setting; NULL if the setting is not a state. */
 static float *setting(const kva_trainer *t, const char *name) {
   kva_tensor value;
@@ -101,6 +107,7 @@ kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, 
   t->s = s;
   t->options = *options;
   t->done = options->done;
+  t->draws = has_state(kva_session_artifact(s), "train.pass");
   kva_status status = choose_micro_batches(t, diag);
   if (status == KVA_OK) status = create_calls(t, diag);
   if (status == KVA_OK) status = set_optimizer(t, diag);

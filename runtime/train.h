@@ -26,6 +26,7 @@ struct kva_trainer {
   int64_t done;
   int64_t sent; /* bytes, in steps */
   double seconds;
+  bool draws;                       /* random numbers, by the number of the micro-batch */
   bool accumulates;                 /* the step is grad_step and apply_step, not train_step */
   kva_train_call step, apply, eval; /* eval: created at its first use */
   kva_train_stages *stages;         /* of the axis pipeline, which takes the place of these programs; NULL: none */

@@ -32,6 +32,7 @@ kva_comm *kva_train_data_comm(const kva_trainer *t) {
 /* Dropout draws by the number of the micro-batch, counted over all processes in order of rows. */
 static int64_t *pass_counter(const kva_trainer *t) {
   kva_tensor counter;
+  if (!t->draws) return NULL; /* asking for a state moves all states of a device with its own memory */
   return kva_session_state(t->s, "train.pass", &counter) && counter.dtype == KVA_I64 ? counter.data : NULL;
 }
 

@@ -161,8 +161,8 @@ int kva_train_config(const kva_train_settings *o, const kva_train_defaults *d, k
                      const kva_report_item **out);
 /* Collects and prints shift scalars, memory and times of the session after a run, and its configuration. together: all
  * processes call it, so that each has the scalars of all stages; else those of its own. */
-kva_status kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, bool together,
-                             kva_arena *arena, kva_train_result *result);
+KVA_MUST_USE kva_status kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
+                                          bool together, kva_arena *arena, kva_train_result *result);
 /* config: printed before what the results say of their own configurations. */
 KVA_MUST_USE kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
                                                const kva_report_item *config, kva_arena *arena, kva_diag *diag);

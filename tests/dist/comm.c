@@ -134,18 +134,23 @@ static void check_agreement(kva_comm *c) {
   kva_diag_destroy(diag);
 }
 
-/* A mesh of two in the middle axis, as far as the number of processes allows: sums and gathers of each axis. */
+/* A mesh of two in the inner axes, as far as the number of processes allows: sums and gathers of each axis. */
 static void check_groups(kva_comm *c) {
   int rank = kva_comm_rank(c), size = kva_comm_size(c), tensor = size % 2 ? 1 : 2, sequence = size % 4 ? 1 : 2;
-  const kva_comm_mesh mesh = {.data = size / tensor / sequence, .pipeline = 1, .sequence = sequence, .tensor = tensor};
+  int pipeline = size % 8 ? 1 : 2, stage = sequence * tensor;
+  const kva_comm_mesh mesh = {
+      .data = size / pipeline / stage, .pipeline = pipeline, .sequence = sequence, .tensor = tensor};
   EXPECT(kva_comm_data(c) == c && kva_comm_group(c, size, 1) == c && kva_comm_group(c, size, 2) == NULL);
   EXPECT(kva_comm_set_mesh(c, &mesh) == KVA_OK);
   kva_comm_mesh place = kva_comm_place(c, rank);
-  EXPECT((place.data * sequence + place.sequence) * tensor + place.tensor == rank);
-  const int axes[3][3] = {{mesh.tensor, 1, place.tensor},
+  EXPECT(((place.data * pipeline + place.pipeline) * sequence + place.sequence) * tensor + place.tensor == rank);
+  kva_comm *stages = kva_comm_stages(c);
+  EXPECT(pipeline == 1 ? !stages : stages == kva_comm_group(c, pipeline, stage));
+  const int axes[4][3] = {{mesh.tensor, 1, place.tensor},
                           {mesh.sequence, tensor, place.sequence},
-                          {mesh.data, tensor * sequence, place.data}};
-  for (int a = 0; a < 3 && size > 1; a++) {
+                          {mesh.pipeline, stage, place.pipeline},
+                          {mesh.data, pipeline * stage, place.data}};
+  for (int a = 0; a < 4 && size > 1; a++) {
     int parts = axes[a][0], stride = axes[a][1], first = rank - axes[a][2] * stride;
     kva_comm *g = kva_comm_group(c, parts, stride);
     if (parts == 1) continue;

@@ -36,6 +36,7 @@ void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out);
 /* ---- panels of columns (kva_op_info.panel) ----------------------------------------------------------------------- */
 
 int64_t kva_join_panels_panel(const kva_node *n);
+int64_t kva_join_filters_panel(const kva_node *n);
 int64_t kva_panel_of_operand(const kva_node *n); /* that of operand 0 */
 
 /* ---- factors of blocks (kva_op_info.factor_block) ---------------------------------------------------------------- */
@@ -119,6 +120,7 @@ int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis)
 int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_join_panels_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_join_filters_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_unpack_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 

@@ -453,6 +453,12 @@ static const kva_case cases[] = {
     {.op = KVA_OP_join_panels, .attrs = "columns=7", .in = {{"7,R=3,1"}}, .no_gradient = true},
     {.op = KVA_OP_join_panels, .attrs = "columns=3", .in = {{"1,0,4"}}, .no_gradient = true},
 
+    /* join_filters: a part of the last panel, all of it, one spatial axis with a symbol, no channels */
+    {.op = KVA_OP_join_filters, .attrs = "filters=10", .in = {{"3,2,3,5,4"}}, .no_gradient = true},
+    {.op = KVA_OP_join_filters, .attrs = "filters=32", .in = {{"1,3,3,4,32"}}, .no_gradient = true},
+    {.op = KVA_OP_join_filters, .attrs = "filters=7", .in = {{"7,R=3,2,1"}}, .no_gradient = true},
+    {.op = KVA_OP_join_filters, .attrs = "filters=3", .in = {{"1,2,0,4"}}, .no_gradient = true},
+
     /* unpack: along each axis, whole and partial last words */
     {.op = KVA_OP_unpack, .attrs = "extent=16", .in = {{"2,5", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=1; extent=11; to=uint4", .in = {{"8,2", 0, 4294967295.0, KVA_U32}}},

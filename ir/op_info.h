@@ -61,6 +61,7 @@ typedef enum kva_operand_role {
   KVA_STREAMED, /* by inner loops, lanes at a time */
   KVA_SCALARS,  /* by inner loops, one element at a time, never in lanes */
   KVA_PACKED,   /* once for each block of results, into panels */
+  KVA_IMAGE,    /* an image whose channels lie side by side, behind a transposition that makes them axis 1 */
   KVA_ONCE,     /* each element once, and so the operands of its prologue */
   KVA_MASK,     /* attention's mask: one element for every score */
 } kva_operand_role;

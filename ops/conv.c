@@ -191,9 +191,10 @@ kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
                            tap, &body);
 }
 
-/* conv, conv_input_grad: lines of the image, operand 0, are packed; weights are streamed. */
+/* conv, conv_input_grad: lines of the image, operand 0, are packed; weights are streamed. Filters in panels are read by
+ * lanes, and then the image by single elements. */
 kva_operand_role kva_conv_image_role(const kva_node *n, uint32_t operand) {
-  (void)n;
+  if (kva_panel_of(kva_operand(n, 1))) return operand == 0 ? KVA_IMAGE : KVA_PACKED;
   return operand == 0 ? KVA_PACKED : KVA_SCALARS;
 }
 

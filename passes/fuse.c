@@ -222,6 +222,22 @@ static bool keeps_innermost(const kva_node *n) {
   return perm.n > 0 && perm.v[perm.n - 1] == (int64_t)perm.n - 1;
 }
 
+/* Axis 1 goes behind the others, or comes back from there. */
+static bool moves_channels(const kva_node *n, bool last) {
+  if (!kva_is(n, KVA_OP_transpose)) return false;
+  kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
+  if (perm.n < 3 || perm.v[0] != 0 || perm.v[last ? perm.n - 1 : 1] != (last ? 1 : (int64_t)perm.n - 1)) return false;
+  for (uint32_t d = 1; d + 1 < perm.n; d++)
+    if (perm.v[last ? d : d + 1] != (int64_t)(last ? d + 1 : d)) return false;
+  return true;
+}
+
+/* The tile can store its result in the order of n, a view of it. */
+static bool stores_in_order(const kva_node *tile, const kva_node *n) {
+  if (keeps_innermost(n)) return true;
+  return tile->op->role && tile->op->role(tile, 0) == KVA_IMAGE && moves_channels(n, true);
+}
+
 /* How the nodes of a group would reach a tile that joins it: by group index the last node on the way that moves
  * elements, the tile itself, or NULL for what does not depend on it. */
 typedef struct epilogue {
@@ -249,7 +265,7 @@ static bool follows_tile(epilogue *e, uint32_t k) {
     if (!here) continue;
     if ((seen && seen != here) || (v->def == e->tile && v->index > 0)) return false;
     seen = here;
-    bool moves = kva_is(n, KVA_OP_reshape) || (here == e->tile && keeps_innermost(n));
+    bool moves = kva_is(n, KVA_OP_reshape) || (here == e->tile && stores_in_order(e->tile, n));
     if (!moves && (!is_pointwise_in(n, i) || !same_extents(v->type, n->results[0].type))) return false;
     way = moves ? n : here;
   }
@@ -308,6 +324,7 @@ static bool all_constant(const kva_type *t) {
  * and lanes not at all: their axis must stay whole. A constant that is left transposed has the order in which inner
  * loops read it (opt_pack.c). */
 static bool is_easy_view(const kva_node *p, tile_part part) {
+  if (part == PART_IMAGE) return moves_channels(p, false);
   if (part == PART_SCALARS && kva_is(p, KVA_OP_transpose) && kva_constant_of(kva_operand(p, 0))) return true;
   if (!kva_is(p, KVA_OP_reshape)) return keeps_innermost(p);
   const kva_type *from = kva_operand_type(p, 0), *to = p->results[0].type;
@@ -380,8 +397,38 @@ static bool is_alias(const group *g) {
 
 /* What a tile makes is read transposed alone, and it can store it so. */
 static bool is_left_to_tile(const fuse *f, const kva_node *p) {
-  const kva_value *x = keeps_innermost(p) ? kva_operand(p, 0) : NULL;
-  return x && x->def && !x->index && kva_fuse_role(x->def) == ROLE_TILE && !x->uses->next && !is_for_library(f, x->def);
+  const kva_value *x = kva_is(p, KVA_OP_transpose) ? kva_operand(p, 0) : NULL;
+  return x && x->def && !x->index && kva_fuse_role(x->def) == ROLE_TILE && stores_in_order(x->def, p) &&
+         !x->uses->next && !is_for_library(f, x->def);
+}
+
+/* The result of a convolution whose kernel stores channels last. Elsewhere it would be read across memory. */
+static bool is_image(const kva_node *p) {
+  const kva_value *x = moves_channels(p, true) ? kva_operand(p, 0) : NULL;
+  return x && x->def && kva_fuse_role(x->def) == ROLE_TILE && !x->uses->next && stores_in_order(x->def, p);
+}
+
+static bool holds_image(const group *g) {
+  for (uint32_t k = 0; k < g->n_nodes; k++)
+    if (is_image(g->nodes[k])) return true;
+  return false;
+}
+
+/* p is made of such a result by element code that nothing else reads: all of it is in the convolution's kernel. */
+static bool follows_image(const kva_node *p) {
+  while (p->op->traits & KVA_ELEMENTWISE) {
+    const kva_value *from = NULL;
+    for (uint32_t i = 0; i < p->n_operands; i++) {
+      const kva_value *v = kva_operand(p, i);
+      if (!v || !same_extents(v->type, p->results[0].type)) continue;
+      if (from) return false;
+      from = v;
+    }
+    if (!from || !from->def || from->uses->next) return false;
+    p = from->def;
+    if (is_image(p)) return true;
+  }
+  return false;
 }
 
 bool kva_fuse_may_take(const fuse *f, const kva_use *u, const kva_node *n) {
@@ -428,25 +475,43 @@ static bool is_codes(const kva_node *p) {
   return false;
 }
 
+static bool has_window(const group *g) {
+  for (uint32_t k = 0; k < g->n_nodes; k++)
+    if (kva_fuse_role(g->nodes[k]) == ROLE_WINDOW) return true;
+  return false;
+}
+
+/* A window's elements that a transposition alone reads, each once: it may stand before element code. */
+static bool window_may_join(const fuse *f, const kva_node *p, const group *g) {
+  const kva_use *u = p->results[0].uses;
+  if (kva_for_gpu(f->options) || g->tile || g->has_row || has_window(g) || kva_fuse_role(g->nodes[0]) != ROLE_ELEMENT)
+    return false;
+  for (uint32_t r = 1; r < p->n_results; r++)
+    if (p->results[r].uses) return false;
+  return u && !u->next && in_group(f, u->user, g) && moves_channels(u->user, true) && g->n_nodes < MAX_GROUP;
+}
+
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   KVA_ASSERT(g->n_nodes && !in_group(f, p, g));
   role r = kva_fuse_role(p);
   if (has_many_users(p) || is_codes(p)) return false;
   if (!kva_fuse_same_segment(f, p, g)) return false;
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
+  if (r == ROLE_WINDOW) return window_may_join(f, p, g);
   if ((r != ROLE_ELEMENT && r != ROLE_ROW) || kva_is(p, KVA_OP_partial_sum)) return false;
   if (g->n_nodes >= MAX_GROUP || p->op->traits & KVA_UPDATES) return false;
   if ((g->tile || is_alias(g)) && is_left_to_tile(f, p)) return false;
+  if (is_image(p) && holds_image(g)) return false;
   if (g->tile) return !kva_fuse_used_outside(f, p, g) && may_join_tile(f, p, g);
   /* A window reads each element many times, also through views: only movement may stand before it. */
-  if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW && !(p->op->traits & KVA_VIEW)) return false;
+  if (has_window(g) && !(p->op->traits & KVA_VIEW)) return false;
   consumers c = look_at_consumers(f, p, g);
   if (r == ROLE_ROW && (!c.all_aligned || !row_fits(p, g))) return false;
   if (r == ROLE_ELEMENT && !reads_elements_once(f, p, g)) return false;
   if (c.all_inside) return true;
   /* A further output: it must be computed in the group's own loops, and stay acyclic. Aliases need no memory. */
-  if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || kva_fuse_role(g->nodes[0]) == ROLE_SINK ||
-      kva_fuse_role(g->nodes[0]) == ROLE_WINDOW)
+  if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || follows_image(p) ||
+      kva_fuse_role(g->nodes[0]) == ROLE_SINK || has_window(g))
     return false;
   for (uint32_t k = 0; k < p->n_results; k++) {
     const kva_type *t = p->results[k].type;
@@ -468,13 +533,13 @@ static bool is_function_of_stored(const fuse *f, const kva_node *p) {
  * take no copies, which would have to be stored for them alone. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (kva_fuse_role(p) != ROLE_ELEMENT || p->n_results != 1 || is_alias(g) || is_left_to_tile(f, p)) return false;
-  if (is_codes(p)) return false;
+  if (is_codes(p) || follows_image(p)) return false;
   if (g->n_nodes >= MAX_GROUP) return false;
   tile_part part = PART_EPILOGUE;
   if (g->tile && (has_many_users(p) || !part_of_consumers(f, p, g, &part))) return false;
   if (part == PART_MASK) return is_mask_code(p);
   if (!(p->op->traits & KVA_CHEAP) && !is_function_of_stored(f, p)) return false;
-  if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
+  if (has_window(g)) return p->op->traits & KVA_VIEW;
   if (part != PART_EPILOGUE) return may_feed_again(p, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
@@ -613,6 +678,16 @@ static bool copy_last_producer(fuse *f, group *g) {
   return last != NULL;
 }
 
+/* Results of convolutions that did not join, and what joined since, leave. */
+static void leave_images(fuse *f, group *g) {
+  for (uint32_t k = 1; k < g->n_nodes; k++) {
+    if (!is_image(g->nodes[k]) || in_group(f, kva_operand(g->nodes[k], 0)->def, g)) continue;
+    kva_fuse_shrink(f, g, k);
+    while (g->n_nodes > 1 && kva_fuse_has_cycle(f, g)) kva_fuse_shrink(f, g, g->n_nodes - 1);
+    return;
+  }
+}
+
 static void grow(fuse *f, group *g) {
   if (kva_fuse_update_of(f, g->nodes[0])) {
     kva_fuse_grow_updates(f, g);
@@ -626,6 +701,7 @@ static void grow(fuse *f, group *g) {
     sibling = kva_fuse_takes_siblings(g) ? kva_fuse_find_sibling(f, g) : NULL;
     if (sibling) kva_fuse_add(f, g, sibling);
   } while (sibling || (f->sums && kva_fuse_join_sums(f, g)));
+  leave_images(f, g);
   kva_fuse_keep_budget(f, g);
 }
 

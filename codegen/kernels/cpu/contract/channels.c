@@ -1,0 +1,580 @@
+/* Convolutions with output channels across lanes: filters lie in panels (kv.join_filters), images have the channels of
+ * a position side by side (passes/layout.c).
+ *
+ *   acc[r][j] += x[position r moved by tap, c] * filter[panel][tap][c][j]     r unrolled, j in vectors
+ *
+ * for all taps and input channels: one long sum, in which a step reads one panel row in the order of memory and one
+ * number of each position. Positions are a tile of rows x columns of the result, whose accumulators are registers.
+ *
+ * A kernel of one tap and stride 1 is a product of matrices: tiles are runs of positions of all images, which are read
+ * from where they lie. Others copy the part of an image that a block of the result reads, with the zeros around it, so
+ * that each tap is at a constant distance; it is small beside the work that all filters do with it, and its order is
+ * that of the inner loop even if the image has another. Tiles at an edge move back inside: they compute some positions
+ * again, but store none twice.
+ *
+ * Where each filter has an input channel of its own, panels and their channels are one, and the factor of the image is
+ * a vector, too: a patch has the channels of its item alone.
+ *
+ * An element is one sum in a fixed order of taps and channels, whatever the threads. Sums go through a block in memory
+ * to the fused epilogue, so that its code is there once. */
+#include "codegen/kernels/cpu/contract/contract.h"
+#include "ops/conv.h"
+#include "ops/element.h"
+#include "ops/ids.h"
+
+enum {
+  AXES = 2,
+  MAX_PATCH = 1 << 17, /* elements of the copied part of an image, on a stack: 512 KiB */
+  MAX_POSITIONS = 224, /* of a block of a product */
+  WANTED_ITEMS = 8,
+  STREAMS = 4,
+  MIN_PRODUCTS = 256, /* of an item for each element that it copies: its time is then a few percent */
+};
+
+typedef struct geometry {
+  int64_t in[AXES], out[AXES]; /* of one spatial axis, the first ones are 1 */
+  int64_t kernel[AXES], stride[AXES], dilation[AXES], before[AXES];
+  int64_t channels, filters, groups; /* channels and filters of one group; depthwise, there is one, of one channel */
+} geometry;
+
+typedef struct tiling {
+  int64_t rows, columns;             /* of a tile */
+  int64_t block_rows, block_columns; /* of a block; of a product, columns are positions */
+  int64_t panels, blocks;            /* of an item */
+} tiling;
+
+typedef struct channels {
+  kva_lower *l;
+  const kva_node *n;
+  kva_kb *kb;
+  kva_expr_ctx *e;
+  geometry g;
+  tiling t;
+  uint32_t axes; /* spatial axes of the node */
+  bool product, depthwise;
+  int64_t vectors, panel, group_panels;     /* panels of one group */
+  int64_t patch_rows, patch_columns, pitch; /* channels of a position */
+  kva_kbuf *patch, *acc, *block;
+  /* of an item and a block of it */
+  const kva_expr *image, *group, *first_panel, *n_panels;
+  const kva_expr *begin[AXES], *end[AXES]; /* of the block's results */
+  const kva_expr *origin[AXES];            /* the result at the patch's beginning */
+} channels;
+
+static const kva_expr *num(const channels *x, int64_t v) {
+  return kva_expr_const(x->e, v);
+}
+static const kva_expr *plus(const channels *x, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(x->e, a, b);
+}
+static const kva_expr *minus(const channels *x, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_sub(x->e, a, b);
+}
+static const kva_expr *times(const channels *x, const kva_expr *a, int64_t v) {
+  return kva_expr_muli(x->e, a, v);
+}
+static const kva_expr *least(const channels *x, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_min(x->e, a, b);
+}
+static int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/* ---- what the node is -------------------------------------------------------------------------------------------- */
+
+static bool all_known(const kva_type *t, uint32_t from) {
+  for (uint32_t d = from; d < t->rank; d++)
+    if (!kva_expr_is_const(t->dims[d], NULL)) return false;
+  return true;
+}
+
+static int64_t extent(const kva_type *t, uint32_t axis) {
+  int64_t v = 0;
+  kva_expr_is_const(t->dims[axis], &v);
+  return v;
+}
+
+static geometry geometry_of(const kva_node *n) {
+  const kva_conv_attrs *a = n->attrs;
+  const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1), *y = n->results[0].type;
+  kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
+  geometry g = {.in = {1, 1},
+                .out = {1, 1},
+                .kernel = {1, 1},
+                .stride = {1, 1},
+                .dilation = {1, 1},
+                .channels = extent(w, 1),
+                .filters = extent(w, 0) / a->group,
+                .groups = a->group};
+  for (uint32_t d = 0; d < window.n; d++) {
+    uint32_t at = AXES - window.n + d;
+    g.in[at] = extent(x, 2 + d), g.out[at] = extent(y, 2 + d);
+    g.kernel[at] = window.kernel[d], g.stride[at] = window.stride[d];
+    g.dilation[at] = window.dilation[d], g.before[at] = window.before[d];
+  }
+  return g;
+}
+
+/* Operand 0 is a view of memory whose last axis are the channels, in the same kernel. */
+static bool has_channels_last(const channels *x) {
+  const kva_value *v = kva_operand(x->n, 0);
+  if (v->def && x->l->computes(x->l, v) && kva_is(v->def, KVA_OP_transpose)) return true;
+  return x->g.in[0] * x->g.in[1] == 1;
+}
+
+static bool is_product(const channels *x) {
+  const geometry *g = &x->g;
+  for (int d = 0; d < AXES; d++)
+    if (g->kernel[d] != 1 || g->stride[d] != 1 || g->before[d] || g->in[d] != g->out[d]) return false;
+  return g->groups == 1 && !x->depthwise && has_channels_last(x);
+}
+
+/* ---- tiling ------------------------------------------------------------------------------------------------------ */
+
+/* Positions of a tile of 1..4 vectors: accumulators, a row of a panel and a factor fit the register file. */
+static int64_t most_positions(int64_t vectors, int64_t registers) {
+  static const int64_t with_32[] = {0, 14, 14, 8, 6}, with_16[] = {0, 12, 6, 4, 2};
+  return registers >= 32 ? with_32[vectors] : with_16[vectors];
+}
+
+/* Cycles of a step: two products a cycle, two loads, sums that wait for the ones before, a panel from the second cache.
+ */
+static double cycles_of_step(int64_t positions, int64_t vectors) {
+  double products = 0.5 * (double)(positions * vectors), loads = 0.5 * (double)(positions + vectors);
+  double stream = 3.2 * (double)vectors, cycles = 4;
+  if (products > cycles) cycles = products;
+  if (loads > cycles) cycles = loads;
+  return stream > cycles ? stream : cycles;
+}
+
+/* From a result to the next in the patch, and in steps of the patch in the image. One tap leaves what it skips. */
+static int64_t patch_stride(const channels *x, int axis) {
+  return x->g.kernel[axis] == 1 ? 1 : x->g.stride[axis];
+}
+static int64_t image_step(const channels *x, int axis) {
+  return x->g.stride[axis] / patch_stride(x, axis);
+}
+
+/* Elements of a patch for so many results. */
+static int64_t patch_extent(const channels *x, int axis, int64_t results) {
+  return (results - 1) * patch_stride(x, axis) + (x->g.kernel[axis] - 1) * x->g.dilation[axis] + 1;
+}
+static int64_t patch_elements(const channels *x, int64_t rows, int64_t columns) {
+  return patch_extent(x, 0, rows) * patch_extent(x, 1, columns) * x->pitch;
+}
+
+/* A patch stays in the second cache beside panels. */
+static int64_t most_copied(const channels *x) {
+  int64_t fit = x->l->target->l2_bytes / 4 / (int64_t)sizeof(float);
+  return fit < MAX_PATCH ? fit : MAX_PATCH;
+}
+
+static int64_t positions_known(const channels *x) {
+  int64_t images = 1;
+  kva_expr_is_const(x->n->results[0].type->dims[0], &images);
+  return images * x->g.out[0] * x->g.out[1];
+}
+
+/* The tile that computes least, counted in cycles; of equals the one of most columns. */
+static bool choose_tile(channels *x) {
+  int64_t most = most_positions(x->vectors, x->l->target->vector_registers);
+  int64_t height = x->product ? 1 : x->g.out[0], width = x->product ? positions_known(x) : x->g.out[1];
+  double best = 0;
+  for (int64_t c = most < width ? most : width; c >= 1; c--)
+    for (int64_t r = 1; r * c <= most && r <= height; r++) {
+      if (!x->product && patch_elements(x, r, c) > most_copied(x)) break;
+      double cycles = (double)(ceil_div(height, r) * ceil_div(width, c)) * cycles_of_step(r * c, x->vectors);
+      if (best > 0 && cycles >= best) continue;
+      best = cycles;
+      x->t.rows = r, x->t.columns = c;
+    }
+  return best > 0;
+}
+
+static int64_t round_up(int64_t v, int64_t to) {
+  return ceil_div(v, to) * to;
+}
+
+/* Blocks of nearly equal height, at most `most`: whole tiles, or all. */
+static int64_t even_block(int64_t all, int64_t most, int64_t tile) {
+  if (most >= all) return all;
+  most = most > tile ? most / tile * tile : tile;
+  int64_t block = round_up(ceil_div(all, ceil_div(all, most)), tile);
+  return block < all ? block : all;
+}
+
+/* Of a depthwise convolution as many as a tile's patch has room for. */
+static void choose_channels(channels *x) {
+  x->t.panels = x->group_panels;
+  for (x->pitch = x->t.panels * x->panel; patch_elements(x, x->t.rows, x->t.columns) > most_copied(x);
+       x->pitch = x->t.panels * x->panel)
+    x->t.panels = ceil_div(x->t.panels, 2);
+}
+
+static int64_t panel_bytes(const channels *x) {
+  const geometry *g = &x->g;
+  return g->kernel[0] * g->kernel[1] * g->channels * x->panel * (int64_t)sizeof(float);
+}
+
+static int64_t blocks_known(const channels *x) {
+  int64_t positions = x->g.out[0] * x->g.out[1], all = positions_known(x);
+  if (x->product) return ceil_div(all, x->t.block_columns);
+  return all / positions * ceil_div(x->g.out[0], x->t.block_rows) * ceil_div(x->g.out[1], x->t.block_columns);
+}
+
+static int64_t items_known(const channels *x) {
+  return ceil_div(blocks_known(x), x->t.blocks) * x->g.groups * ceil_div(x->group_panels, x->t.panels);
+}
+
+/* Blocks of fewer rows, until there are enough: those that copy little for what they compute. */
+static void split_rows(channels *x) {
+  int64_t all = x->product ? positions_known(x) : x->g.out[0], tile = x->product ? x->t.columns : x->t.rows;
+  int64_t *rows = x->product ? &x->t.block_columns : &x->t.block_rows;
+  int64_t overlap = x->product ? 0 : 2 * (x->g.kernel[0] - 1) * x->g.dilation[0];
+  while (blocks_known(x) < WANTED_ITEMS && *rows > tile && *rows / 2 * x->g.stride[0] >= overlap)
+    *rows = even_block(all, *rows / 2, tile);
+}
+
+/* The work of fewer panels is worth what a block copies. */
+static bool may_split_panels(const channels *x) {
+  double copied = (double)patch_elements(x, x->t.block_rows, x->t.block_columns) / (double)x->pitch;
+  double products = (double)(x->t.block_rows * x->t.block_columns * x->g.kernel[0] * x->g.kernel[1] * x->panel);
+  if (x->t.panels == 1 || x->depthwise) return false;
+  return x->product || (double)ceil_div(x->t.panels, 2) * products >= MIN_PRODUCTS * copied;
+}
+
+/* An item takes the panels that stay in the second cache, and all blocks, so that filters come there once; then less
+ * of one or the other until there are enough items. Fewer panels read the image once more, fewer blocks all filters. */
+static void share_out(channels *x) {
+  int64_t fit = x->l->target->l2_bytes / 4 / panel_bytes(x), read[] = {0, 0};
+  if (!x->depthwise) x->t.panels = even_block(x->group_panels, fit > 1 ? fit : 1, 1);
+  x->t.blocks = blocks_known(x);
+  while (items_known(x) < WANTED_ITEMS) {
+    read[0] = positions_known(x) * x->g.stride[0] * x->g.stride[1] * x->pitch * ceil_div(x->group_panels, x->t.panels);
+    read[1] = x->group_panels * panel_bytes(x) / (int64_t)sizeof(float) * ceil_div(blocks_known(x), x->t.blocks);
+    bool panels = may_split_panels(x);
+    if (!panels && x->t.blocks == 1) return;
+    int64_t *less = panels && (x->t.blocks == 1 || read[0] < read[1]) ? &x->t.panels : &x->t.blocks;
+    *less = ceil_div(*less, 2);
+  }
+}
+
+static void choose_product_blocks(channels *x) {
+  int64_t most = x->l->target->l2_bytes / 2 / (int64_t)sizeof(float) / x->g.channels;
+  if (most > MAX_POSITIONS) most = MAX_POSITIONS;
+  x->t.block_rows = 1, x->t.block_columns = even_block(positions_known(x), most, x->t.columns);
+}
+
+static void choose_patch_blocks(channels *x) {
+  const geometry *g = &x->g;
+  tiling *t = &x->t;
+  if (x->depthwise) choose_channels(x);
+  int64_t most = g->out[1];
+  while (most > t->columns && patch_elements(x, t->rows, most) > most_copied(x)) most = round_up(most / 2, t->columns);
+  t->block_columns = even_block(g->out[1], most, t->columns);
+  most = g->out[0];
+  while (most > t->rows && patch_elements(x, most, t->block_columns) > most_copied(x)) most -= 1;
+  t->block_rows = even_block(g->out[0], most, t->rows);
+}
+
+static void choose_blocks(channels *x) {
+  if (x->product)
+    choose_product_blocks(x);
+  else
+    choose_patch_blocks(x);
+  if (x->depthwise || x->group_panels * panel_bytes(x) <= x->l->target->l2_bytes / 2) split_rows(x);
+  share_out(x);
+  x->patch_rows = patch_extent(x, 0, x->t.block_rows), x->patch_columns = patch_extent(x, 1, x->t.block_columns);
+}
+
+static channels channels_of(kva_lower *l, const kva_node *n) {
+  channels x = {.l = l, .n = n, .kb = l->kb, .e = l->kb->exprs, .g = geometry_of(n)};
+  x.axes = n->results[0].type->rank - 2;
+  x.panel = x.pitch = kva_panel_of(kva_operand(n, 1));
+  x.depthwise = x.g.groups > 1 && x.g.channels == 1 && x.g.filters == 1;
+  if (x.depthwise)
+    x.g.filters = x.g.groups, x.g.groups = 1;
+  else
+    x.pitch = x.g.channels;
+  x.vectors = x.panel / kva_target_lanes(l->target, KVA_F32);
+  x.group_panels = ceil_div(x.g.filters, x.panel);
+  x.product = is_product(&x);
+  return x;
+}
+
+/* ---- why not ----------------------------------------------------------------------------------------------------- */
+
+const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
+  const kva_value *w = kva_operand(n, 1);
+  const kva_type *y = n->results[0].type;
+  if (!kva_panel_of(w) || !l->computes(l, w)) return "filters not in panels";
+  if (y->dtype != KVA_F32) return "not of float";
+  if (y->rank - 2 > AXES) return "more than two spatial axes";
+  if (!all_known(y, 2) || !all_known(kva_operand_type(n, 0), 1) || !all_known(w->type, 0)) return "unknown extents";
+  int64_t lanes = kva_target_lanes(l->target, KVA_F32), panel = kva_panel_of(w);
+  if (panel % lanes || panel > 4 * lanes) return "panels of no few vectors";
+  channels x = channels_of(l, n);
+  if (x.g.groups > 1 && x.g.filters % panel) return "panels across groups";
+  if (x.g.out[0] * x.g.out[1] * x.g.channels == 0) return "no elements";
+  return choose_tile(&x) ? NULL : "a window larger than a stack";
+}
+
+/* ---- the patch --------------------------------------------------------------------------------------------------- */
+
+static const kva_expr *patch_at(const channels *x, const kva_expr *row, const kva_expr *column, const kva_expr *c) {
+  const kva_expr *position = plus(x, times(x, row, x->patch_columns), column);
+  return plus(x, times(x, position, x->pitch), c);
+}
+
+/* The index of operand 0 for an element of the patch, and whether it exists. */
+static kva_kval image_index(const channels *x, const kva_expr *const *at, const kva_expr *c, const kva_expr **idx) {
+  kva_kval inside = NULL;
+  idx[0] = x->image;
+  idx[1] = plus(x, x->depthwise ? times(x, x->first_panel, x->panel) : times(x, x->group, x->g.channels), c);
+  if (x->depthwise) inside = kva_k_index_lt(x->kb, idx[1], num(x, x->g.filters));
+  for (uint32_t d = 0; d < x->axes; d++) {
+    uint32_t axis = AXES - x->axes + d;
+    const kva_expr *begin = kva_expr_addi(x->e, times(x, x->origin[axis], x->g.stride[axis]), -x->g.before[axis]);
+    idx[2 + d] = plus(x, begin, times(x, at[axis], image_step(x, (int)axis)));
+    inside = kva_k_and(x->kb, inside, kva_k_index_le(x->kb, num(x, 0), idx[2 + d]));
+    inside = kva_k_and(x->kb, inside, kva_k_index_lt(x->kb, idx[2 + d], num(x, x->g.in[axis])));
+  }
+  return inside;
+}
+
+static void copy_element(const channels *x, const kva_expr *row, const kva_expr *column, const kva_expr *c) {
+  const kva_expr *idx[KVA_MAX_RANK], *at[] = {row, column};
+  kva_kval inside = image_index(x, at, c, idx);
+  kva_k_store(x->kb, x->patch, patch_at(x, row, column, c), kva_masked_operand(x->l, x->n, 0, idx, inside));
+}
+
+/* Along whichever axis memory of the image is contiguous. */
+static void copy_patch(const channels *x) {
+  bool last = has_channels_last(x);
+  kva_kloop *row = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->patch_rows), "row");
+  kva_kloop *outer = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, last ? x->patch_columns : x->pitch), "outer");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, last ? x->pitch : x->patch_columns), "j");
+  copy_element(x, row->var, last ? outer->var : j->var, last ? j->var : outer->var);
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, outer);
+  kva_k_loop_end(x->kb, row);
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+
+typedef struct place {
+  const kva_expr *panel;                    /* among all */
+  const kva_expr *start[AXES], *from[AXES]; /* the first result that the tile stores, that it computes */
+  const kva_expr *tap[AXES], *c;
+} place;
+
+typedef void (*tile_body)(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p);
+static void over_tile(const channels *x, tile_body body, const place *p) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, x->t.rows), "r");
+  kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, x->t.columns), "q");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
+  body(x, r->var, q->var, j->var, p);
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, q);
+  kva_k_loop_end(x->kb, r);
+}
+
+static const kva_expr *sum_at(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j) {
+  return plus(x, times(x, plus(x, times(x, r, x->t.columns), q), x->panel), j);
+}
+
+static void clear_sum(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
+  (void)p;
+  kva_k_store(x->kb, x->acc, sum_at(x, r, q, j), kva_k_const(x->kb, KVA_F32, 0));
+}
+
+static void save_sum(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
+  (void)p;
+  kva_k_store(x->kb, x->block, sum_at(x, r, q, j), kva_k_load(x->kb, x->acc, sum_at(x, r, q, j)));
+}
+
+/* Image and index on the spatial axes of a position among those of all images. */
+static void split_position(const channels *x, const kva_expr *position, const kva_expr **idx) {
+  const kva_expr *plane = num(x, x->g.out[0] * x->g.out[1]), *width = num(x, x->g.out[1]);
+  const kva_expr *in_image = kva_expr_mod(x->e, position, plane);
+  idx[0] = kva_expr_div(x->e, position, plane);
+  if (x->axes == AXES) idx[2] = kva_expr_div(x->e, in_image, width);
+  idx[1 + x->axes] = kva_expr_mod(x->e, in_image, width);
+}
+
+static kva_kval image_element(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j,
+                              const place *p) {
+  if (x->product) {
+    const kva_expr *idx[KVA_MAX_RANK];
+    split_position(x, plus(x, p->from[1], q), idx);
+    idx[1] = p->c;
+    return x->l->operand(x->l, x->n, 0, idx);
+  }
+  const kva_expr *at[AXES], *tile[] = {r, q};
+  for (int d = 0; d < AXES; d++) {
+    const kva_expr *result = plus(x, minus(x, p->from[d], x->origin[d]), tile[d]);
+    at[d] = plus(x, times(x, result, patch_stride(x, d)), times(x, p->tap[d], x->g.dilation[d]));
+  }
+  const kva_expr *c = x->depthwise ? plus(x, times(x, minus(x, p->panel, x->first_panel), x->panel), j) : p->c;
+  return kva_k_load(x->kb, x->patch, patch_at(x, at[0], at[1], c));
+}
+
+static kva_kval filter_element(const channels *x, const kva_expr *j, const place *p) {
+  const kva_expr *idx[KVA_MAX_RANK] = {plus(x, times(x, p->panel, x->panel), j), p->c};
+  for (uint32_t d = 0; d < x->axes; d++) idx[2 + d] = p->tap[AXES - x->axes + d];
+  return x->l->operand(x->l, x->n, 1, idx);
+}
+
+static void add_product(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
+  const kva_expr *at = sum_at(x, r, q, j);
+  kva_kval a = image_element(x, r, q, j, p), b = filter_element(x, j, p);
+  kva_k_store(x->kb, x->acc, at, kva_k_op(x->kb, KVA_K_fma, a, b, kva_k_load(x->kb, x->acc, at)));
+}
+
+/* Filters that do not stay in the second cache are read in several places at once: whatever a page's first lines wait
+ * for, they wait together. */
+static int64_t streams_of(const channels *x, int64_t steps) {
+  bool large = x->group_panels * panel_bytes(x) > x->l->target->l2_bytes / 4;
+  return large && steps % STREAMS == 0 ? STREAMS : 1;
+}
+
+/* Without dilation the taps of a row of the window and their channels are one run of the patch. */
+static void add_products(const channels *x, place *p) {
+  bool run = x->g.dilation[1] == 1 || x->g.kernel[1] == 1;
+  int64_t steps = x->g.channels * (run ? x->g.kernel[1] : 1), streams = streams_of(x, steps);
+  kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->g.kernel[0]), "h");
+  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, run ? 1 : x->g.kernel[1]), "w");
+  kva_kloop *c = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, steps / streams), "c");
+  const kva_expr *channels_here = num(x, x->g.channels);
+  for (int64_t s = 0; s < streams; s++) {
+    const kva_expr *step = kva_expr_addi(x->e, c->var, s * (steps / streams));
+    p->tap[0] = h->var, p->tap[1] = run ? kva_expr_div(x->e, step, channels_here) : w->var;
+    p->c = run ? kva_expr_mod(x->e, step, channels_here) : step;
+    over_tile(x, add_product, p);
+  }
+  kva_k_loop_end(x->kb, c);
+  kva_k_loop_end(x->kb, w);
+  kva_k_loop_end(x->kb, h);
+}
+
+static void store_element(const channels *x, const place *p, const kva_expr *const *at, const kva_expr *j) {
+  const kva_expr *idx[KVA_MAX_RANK], *moved[AXES], *where[AXES];
+  for (int d = 0; d < AXES; d++) {
+    where[d] = plus(x, p->start[d], at[d]);
+    moved[d] = minus(x, where[d], p->from[d]);
+  }
+  if (x->product) {
+    split_position(x, where[1], idx);
+  } else {
+    idx[0] = x->image;
+    for (uint32_t d = 0; d < x->axes; d++) idx[2 + d] = where[AXES - x->axes + d];
+  }
+  idx[1] = plus(x, times(x, p->panel, x->panel), j);
+  x->l->store(x->l, x->n, 0, idx, kva_k_load(x->kb, x->block, sum_at(x, moved[0], moved[1], j)));
+}
+
+static void store_tile(const channels *x, const place *p) {
+  const kva_expr *filters = num(x, x->g.filters * x->g.groups), *n[AXES];
+  int64_t size[] = {x->t.rows, x->t.columns};
+  for (int d = 0; d < AXES; d++) {
+    n[d] = least(x, minus(x, plus(x, p->from[d], num(x, size[d])), p->start[d]), minus(x, x->end[d], p->start[d]));
+  }
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n[0], "r");
+  kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n[1], "q");
+  const kva_expr *left = minus(x, filters, times(x, p->panel, x->panel));
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, least(x, num(x, x->panel), left), "j");
+  store_element(x, p, (const kva_expr *[]){r->var, q->var}, j->var);
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, q);
+  kva_k_loop_end(x->kb, r);
+}
+
+static kva_dim results_of(const channels *x, int axis) {
+  if (!x->product) return num(x, x->g.out[axis]);
+  if (axis == 0) return num(x, 1);
+  return times(x, x->n->results[0].type->dims[0], x->g.out[0] * x->g.out[1]);
+}
+
+/* The tile that begins at `start`, moved back inside. */
+static void compute_tile(const channels *x, place *p) {
+  int64_t size[] = {x->t.rows, x->t.columns};
+  for (int d = 0; d < AXES; d++) {
+    const kva_expr *last = kva_expr_addi(x->e, results_of(x, d), -size[d]);
+    p->from[d] = least(x, p->start[d], last);
+    if (p->from[d] != p->start[d]) p->from[d] = kva_k_name(x->kb, p->from[d], kva_expr_addi(x->e, last, 1));
+  }
+  over_tile(x, clear_sum, p);
+  add_products(x, p);
+  over_tile(x, save_sum, p);
+  store_tile(x, p);
+}
+
+static void compute_block(const channels *x) {
+  const kva_expr *tiles[AXES];
+  int64_t size[] = {x->t.rows, x->t.columns};
+  for (int d = 0; d < AXES; d++) tiles[d] = kva_expr_ceildiv(x->e, minus(x, x->end[d], x->begin[d]), num(x, size[d]));
+  kva_kloop *panel = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[0], "i");
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[1], "k");
+  place p = {
+      .panel = plus(x, plus(x, times(x, x->group, x->group_panels), x->first_panel), panel->var),
+      .start = {plus(x, x->begin[0], times(x, i->var, size[0])), plus(x, x->begin[1], times(x, k->var, size[1]))}};
+  compute_tile(x, &p);
+  kva_k_loop_end(x->kb, k);
+  kva_k_loop_end(x->kb, i);
+  kva_k_loop_end(x->kb, panel);
+}
+
+/* ---- items ------------------------------------------------------------------------------------------------------- */
+
+/* What remains of *io after a digit below `extent` is taken off its end. */
+static const kva_expr *digit(const channels *x, const kva_expr **io, const kva_expr *n) {
+  const kva_expr *v = kva_expr_mod(x->e, *io, n);
+  *io = kva_expr_div(x->e, *io, n);
+  return v;
+}
+
+static void place_block(channels *x, int axis, const kva_expr *number, int64_t size) {
+  const kva_expr *all = results_of(x, axis);
+  x->begin[axis] = times(x, number, size);
+  x->end[axis] = least(x, plus(x, x->begin[axis], num(x, size)), all);
+  x->origin[axis] = least(x, x->begin[axis], kva_expr_addi(x->e, all, -size));
+}
+
+/* The blocks of an item, one after the other. */
+static void compute_item(channels *x, const kva_expr *first, const kva_expr *const *blocks, const kva_expr *all) {
+  const kva_expr *n = least(x, num(x, x->t.blocks), minus(x, all, first));
+  kva_kloop *block = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "block");
+  const kva_expr *rest = plus(x, first, block->var);
+  place_block(x, 1, digit(x, &rest, blocks[1]), x->t.block_columns);
+  place_block(x, 0, digit(x, &rest, blocks[0]), x->t.block_rows);
+  x->image = rest;
+  if (!x->product) copy_patch(x);
+  compute_block(x);
+  kva_k_loop_end(x->kb, block);
+}
+
+/* Consecutive items read the same part of the images. */
+void kva_cpu_channels_emit(kva_lower *l, const kva_node *n) {
+  channels x = channels_of(l, n);
+  bool fits = choose_tile(&x);
+  KVA_ASSERT(fits);
+  choose_blocks(&x);
+  const kva_expr *panel_groups = num(&x, ceil_div(x.group_panels, x.t.panels)), *groups = num(&x, x.g.groups);
+  const kva_expr *blocks[] = {kva_expr_ceildiv(x.e, results_of(&x, 0), num(&x, x.t.block_rows)),
+                              kva_expr_ceildiv(x.e, results_of(&x, 1), num(&x, x.t.block_columns))};
+  const kva_expr *all = kva_expr_mul(x.e, blocks[0], blocks[1]);
+  if (!x.product) all = kva_expr_mul(x.e, all, n->results[0].type->dims[0]);
+  if (!x.product) x.patch = kva_k_local(x.kb, "patch", KVA_F32, x.patch_rows * x.patch_columns * x.pitch);
+  x.block = kva_k_local(x.kb, "block", KVA_F32, x.t.rows * x.t.columns * x.panel);
+  x.acc = kva_k_local(x.kb, "acc", KVA_F32, x.t.rows * x.t.columns * x.panel);
+  const kva_expr *items =
+      kva_expr_mul(x.e, kva_expr_ceildiv(x.e, all, num(&x, x.t.blocks)), kva_expr_mul(x.e, panel_groups, groups));
+  kva_kloop *item = kva_k_loop_begin(x.kb, KVA_K_GRID, items, "item");
+  const kva_expr *rest = item->var;
+  x.first_panel = times(&x, digit(&x, &rest, panel_groups), x.t.panels);
+  x.n_panels = least(&x, num(&x, x.t.panels), minus(&x, num(&x, x.group_panels), x.first_panel));
+  x.group = digit(&x, &rest, groups);
+  compute_item(&x, times(&x, rest, x.t.blocks), blocks, all);
+  kva_k_loop_end(x.kb, item);
+}

@@ -1,0 +1,102 @@
+/* The kernel of convolutions with channels last: filters in panels, images behind a transposition. */
+#include "codegen/codegen.h"
+#include "ops/ids.h"
+#include "tests/support/evaluate.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+/* Extents of x, of the panels and of y, filters, attributes of the convolution;
+ * permutations of y and of x, whose channels are last. */
+#define PROGRAM(x, w, filters, attrs, y, last, first)                                                              \
+  "main (float[" x "] x, float[" w "] w, float[" filters "] bias, float[" y "] rest) => (float[" y "] y) {\n"      \
+  "  c = kv.conv " attrs " (kv.transpose <perm = [" first "]> (x), kv.join_filters <filters = " filters "> (w))\n" \
+  "  y = kv.relu(kv.transpose <perm = [" last "]> (c) + bias) + rest\n}"
+#define PLANE(x, w, filters, attrs, y) PROGRAM(x, w, filters, attrs, y, "0, 2, 3, 1", "0, 3, 1, 2")
+#define LINE(x, w, filters, attrs, y)  PROGRAM(x, w, filters, attrs, y, "0, 2, 1", "0, 2, 1")
+
+static const char *const programs[] = {
+    /* products: whole tiles, a tile that moves back, one position, several blocks, an unknown number of images */
+    PLANE("2, 7, 8, 64", "2, 1, 1, 64, 32", "64", "", "2, 7, 8, 64"),
+    PLANE("1, 5, 3, 20", "2, 1, 1, 20, 32", "40", "", "1, 5, 3, 40"),
+    PLANE("1, 1, 1, 9", "1, 1, 1, 9, 16", "11", "", "1, 1, 1, 11"),
+    PLANE("3, 31, 17, 33", "3, 1, 1, 33, 48", "130", "", "3, 31, 17, 130"),
+    PLANE("B, 5, 7, 24", "1, 1, 1, 24, 32", "32", "", "B, 5, 7, 32"),
+    /* windows: padding on each side, strides, dilation, extents that tiles do not divide */
+    PLANE("2, 14, 14, 16", "1, 3, 3, 16, 32", "32", "<pads = [1, 1, 1, 1]>", "2, 14, 14, 32"),
+    PLANE("1, 9, 23, 5", "2, 3, 2, 5, 16", "19", "<pads = [2, 0, 1, 1], strides = [2, 1]>", "1, 5, 23, 19"),
+    PLANE("B, 20, 31, 12", "1, 5, 3, 12, 48", "33", "<pads = [2, 1, 2, 1], strides = [1, 3]>", "B, 20, 11, 33"),
+    PLANE("1, 17, 19, 8", "1, 3, 3, 8, 16", "16", "<dilations = [2, 3], pads = [2, 3, 2, 3]>", "1, 17, 19, 16"),
+    PLANE("1, 4, 300, 64", "1, 3, 3, 64, 32", "32", "<pads = [1, 1, 1, 1]>", "1, 4, 300, 32"),
+    PLANE("1, 40, 40, 64", "2, 3, 3, 64, 32", "64", "<pads = [1, 1, 1, 1]>", "1, 40, 40, 64"),
+    PLANE("1, 8, 8, 40", "2, 1, 1, 40, 32", "64", "<strides = [2, 2]>", "1, 4, 4, 64"),
+    /* groups of whole panels; depthwise, with a part of a panel, and more channels than a patch has room for */
+    PLANE("2, 9, 9, 24", "4, 3, 3, 12, 32", "128", "<group = 2, pads = [1, 1, 1, 1]>", "2, 9, 9, 128"),
+    PLANE("2, 12, 15, 40", "2, 3, 3, 1, 32", "40", "<group = 40, pads = [1, 1, 1, 1]>", "2, 12, 15, 40"),
+    PLANE("B, 7, 7, 1000", "63, 5, 5, 1, 16", "1000", "<group = 1000, pads = [2, 2, 2, 2], strides = [2, 2]>",
+          "B, 4, 4, 1000"),
+    /* one spatial axis */
+    LINE("2, 50, 12", "1, 3, 12, 32", "20", "<pads = [1, 1], strides = [2]>", "2, 25, 20"),
+    LINE("B, 33, 12", "2, 1, 12, 16", "32", "", "B, 33, 32"),
+};
+
+/* An image whose channels are not last, as at the beginning of a network. */
+static const char first_of_network[] =
+    "main (float[B, 3, 30, 34] x, float[1, 7, 7, 3, 32] w) => (float[B, 15, 17, 20] y) {\n"
+    "  c = kv.conv <strides = [2, 2], pads = [3, 3, 3, 3]> (x, kv.join_filters <filters = 20> (w))\n"
+    "  y = kv.transpose <perm = [0, 2, 3, 1]> (c)\n}";
+
+static const eval_size sizes[] = {{"B", 3}, {NULL, 0}};
+
+static kva_module *load(const char *text, kva_diag *diag) {
+  kva_module *m = NULL;
+  kva_status status = kva_load_text(text, "channels.kv", NULL, diag, &m);
+  kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  return m;
+}
+
+/* The one step of the program that is a convolution takes this kernel. */
+static void check_choice(const kva_compiled *c, const char *text) {
+  kva_target target;
+  kva_diag *diag = kva_diag_create();
+  bool found = false;
+  assert_int_equal(kva_codegen_describe(&(kva_target_options){0}, diag, &target), KVA_OK);
+  for (const kva_node *n = c->module->functions.data[0]->graph->first; n; n = n->next) {
+    const kva_node *operator;
+    if (!kva_is(n, KVA_OP_kernel)) continue;
+    kva_kernel_choice choice = kva_codegen_choose(n, &target, &operator);
+    if (!operator) continue;
+    if (strcmp(choice.row->name, "channels") != 0) fail_msg("%s: kernel %s", text, choice.row->name);
+    found = true;
+  }
+  if (!found) fail_msg("%s: the convolution is alone", text);
+  kva_diag_destroy(diag);
+}
+
+static void check_program(const char *text) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load(text, diag);
+  kva_compiled *c;
+  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  check_choice(c, text);
+  evaluated found = evaluate_compiled(c, c->module->functions.data[0], sizes);
+  evaluated expected = evaluate_reference(m, m->functions.data[0], sizes);
+  assert_true(evaluated_equal(text, m, &expected, &found, 1e-4));
+  evaluated_free(&expected);
+  evaluated_free(&found);
+  kva_compiled_destroy(c);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void test_programs(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) check_program(programs[i]);
+  check_program(first_of_network);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -52,8 +52,8 @@ kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
-  KVA_TRY(kva_run_pass(m, KVA_PASS_splat, options, &changed));
   if (options->compute) {
+    KVA_TRY(kva_run_pass(m, KVA_PASS_splat, options, &changed));
     KVA_TRY(kva_run_pass(m, KVA_PASS_precision, options, &changed));
     KVA_TRY(kva_clean_up(m, options));
     KVA_TRY(cut_stages(m, options));
@@ -63,6 +63,14 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool integer = false;
   KVA_TRY(kva_run_pass(m, KVA_PASS_integer, options, &integer));
   if (integer) KVA_TRY(kva_clean_up(m, options));
+  bool moved = false;
+  KVA_TRY(kva_run_pass(m, KVA_PASS_layout, options, &moved));
+  if (moved) {
+    KVA_TRY(kva_run_pass(m, KVA_PASS_fold, options, &changed));
+    KVA_TRY(kva_run_pass(m, KVA_PASS_cse, options, &changed));
+    KVA_TRY(kva_run_pass(m, KVA_PASS_dce, options, &changed));
+  }
+  if (!options->compute) KVA_TRY(kva_run_pass(m, KVA_PASS_splat, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_pack, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_split, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_fuse, options, &changed));

@@ -11,7 +11,7 @@ enum { MIN_ELEMENTS = 4096 };
 
 static bool feeds_product(const kva_value *v) {
   for (const kva_use *u = v->uses; u; u = u->next)
-    if (u->user->op->traits & KVA_TILE) return true;
+    if (u->user->op->traits & KVA_TILE || kva_stays_packed(u->user)) return true;
   return false;
 }
 

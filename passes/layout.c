@@ -1,0 +1,417 @@
+/* Convolutions on a CPU with channels last.
+ *
+ * What: a convolution with constant filters gets them in panels (kv.join_filters), and its result is transposed so that
+ * the channels of a position lie side by side; who reads the result reads that through the inverse transposition.
+ * Element code, pools, concatenations, pads, reductions and transpositions behind it work on the transposed tensor
+ * themselves, so that the inverse goes to the edge of a region of such nodes. Convolutions there read it as they are:
+ * in their kernels both transpositions are index arithmetic (codegen/kernels/cpu/contract/channels.c). Batch
+ * normalisation becomes arithmetic, whose part without the image is one number a channel.
+ *
+ * Algorithm: two sweeps. The first unites convolutions and what can follow them to regions, and weighs what the
+ * convolutions of each gain against the elements that transpositions at its edges move. The second rewrites, node by
+ * node, what is in regions that gain. Requires: folding, which has made constants of filters; it is before pass splat,
+ * which makes states of uniform ones. Breaks: a transposition and its inverse meet, and pass simplify would undo both:
+ * it must not run again. Values are kept up to rounding. */
+#include "passes/layout.h"
+
+/* In elements moved, a store and a load: what a result of a convolution gains for each product, and one without. */
+#define GAIN_OF_PRODUCT   (1.0 / 300)
+#define GAIN_OF_DEPTHWISE 0.3
+
+/* ---- regions ----------------------------------------------------------------------------------------------------- */
+
+static kva_layout_region *root_of(kva_layout_region *r) {
+  while (r->in) r = r->in;
+  return r;
+}
+
+static kva_layout_region *region_of(const kva_layout *l, const kva_value *v) {
+  kva_layout_region *r = v ? kva_map_get(l->regions, &v, sizeof v) : NULL;
+  return r ? root_of(r) : NULL;
+}
+
+static kva_layout_region *united(kva_layout_region *a, kva_layout_region *b) {
+  if (!a || a == b) return b;
+  if (!b) return a;
+  b->in = a;
+  a->gain += b->gain;
+  a->cost += b->cost;
+  return a;
+}
+
+static void note(const kva_layout *l, const kva_value *v, kva_layout_region *r) {
+  kva_map_set(l->regions, &v, sizeof v, r);
+}
+
+static bool is_one(void *user, const kva_expr *symbol, int64_t *out_v) {
+  (void)user, (void)symbol;
+  *out_v = 1;
+  return true;
+}
+
+/* Elements; symbols count as 1. */
+static double elements_of(const kva_layout *l, const kva_type *t) {
+  int64_t n;
+  return kva_expr_eval(kva_type_elements(l->m, t), is_one, NULL, &n) ? (double)n : 0;
+}
+
+/* ---- channels last and first ------------------------------------------------------------------------------------- */
+
+static bool is_point(const kva_type *t) {
+  for (uint32_t d = 2; d < t->rank; d++)
+    if (!kva_expr_is(t->dims[d], 1)) return false;
+  return true;
+}
+
+/* Where axis d is when channels are last. */
+static uint32_t moved_axis(uint32_t rank, uint32_t d) {
+  return d == 0 ? 0 : d == 1 ? rank - 1 : d - 1;
+}
+
+/* What a kernel makes, which then stores it so. */
+static kva_value *transposed(kva_builder *b, kva_value *v) {
+  int64_t perm[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < v->type->rank; d++) perm[moved_axis(v->type->rank, d)] = d;
+  return kva_transpose(b, v, perm);
+}
+
+/* v with its axes moved; a reshape where that is the same. */
+static kva_value *channels_last(kva_builder *b, kva_value *v) {
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < v->type->rank; d++) dims[moved_axis(v->type->rank, d)] = v->type->dims[d];
+  return is_point(v->type) ? kva_reshape(b, v, v->type->rank, dims) : transposed(b, v);
+}
+
+static kva_value *channels_first(kva_builder *b, kva_value *v) {
+  uint32_t rank = v->type->rank;
+  int64_t perm[KVA_MAX_RANK];
+  kva_dim dims[KVA_MAX_RANK];
+  bool point = true;
+  for (uint32_t d = 0; d < rank; d++) {
+    perm[d] = moved_axis(rank, d);
+    dims[d] = v->type->dims[perm[d]];
+    point &= d < 2 || kva_expr_is(dims[d], 1);
+  }
+  return point ? kva_reshape(b, v, rank, dims) : kva_transpose(b, v, perm);
+}
+
+static kva_value *last_of(const kva_layout *l, const kva_value *v) {
+  return v ? kva_map_get(l->last, &v, sizeof v) : NULL;
+}
+
+/* Users of v read what channels_first makes of `last`. b stands behind both. */
+static void replace(kva_layout *l, kva_builder *b, kva_value *v, kva_value *last) {
+  last->name = v->name;
+  kva_value *first = channels_first(b, last);
+  KVA_ASSERT(first->type == v->type);
+  kva_value_replace_all_uses(v, first);
+  kva_map_set(l->last, &first, sizeof first, last);
+  if (region_of(l, v)) note(l, first, region_of(l, v));
+}
+
+/* ---- what follows the layout of its operands --------------------------------------------------------------------- */
+
+typedef bool (*marked_fn)(const kva_layout *l, const kva_value *v);
+
+static bool is_in_region(const kva_layout *l, const kva_value *v) {
+  return region_of(l, v) != NULL;
+}
+static bool is_last(const kva_layout *l, const kva_value *v) {
+  return last_of(l, v) != NULL;
+}
+
+/* Element code whose result has the shape of an operand with the layout. Dropout depends on where elements are. */
+static bool elements_follow(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  if (n->n_results != 1 || n->op->traits & KVA_UPDATES || kva_is(n, KVA_OP_dropout)) return false;
+  const kva_type *y = n->results[0].type;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = kva_operand(n, i);
+    if (!v || !marked(l, v) || v->type->rank != y->rank) continue;
+    bool same = true;
+    for (uint32_t d = 0; d < y->rank; d++) same &= v->type->dims[d] == y->dims[d];
+    if (same) return true;
+  }
+  return false;
+}
+
+/* An operand of element code, aligned to the result's rank, is moved as it is or by a reshape. */
+static bool broadcasts(const kva_value *v, uint32_t rank) {
+  for (uint32_t d = 0; d < v->type->rank; d++)
+    if (d + rank - v->type->rank >= 2 && !kva_expr_is(v->type->dims[d], 1)) return false;
+  return true;
+}
+
+/* A constant with other extents. */
+static kva_value *reshaped(kva_layout *l, kva_builder *b, kva_value *v, uint32_t rank, const kva_dim *dims) {
+  const kva_tensor_data *t = kva_constant_of(v);
+  if (!t) return kva_reshape(b, v, rank, dims);
+  kva_tensor_data *to = KVA_NEW(l->m->arena, kva_tensor_data);
+  int64_t extents[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < rank; d++) kva_expr_is_const(dims[d], &extents[d]);
+  *to = *t;
+  to->rank = rank, to->dims = kva_arena_memdup(l->m->arena, extents, rank * sizeof *extents);
+  return kva_const_tensor(b, to);
+}
+
+static kva_value *operand_last(kva_layout *l, kva_builder *b, kva_value *v, uint32_t rank) {
+  kva_value *last = last_of(l, v);
+  if (last || !v || v->type->rank == 0) return last ? last : v;
+  uint32_t missing = rank - v->type->rank;
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < rank; d++) {
+    kva_dim extent = d < missing ? kva_expr_const(l->m->exprs, 1) : v->type->dims[d - missing];
+    dims[broadcasts(v, rank) ? moved_axis(rank, d) : d] = extent;
+  }
+  if (!broadcasts(v, rank)) return channels_last(b, kva_reshape(b, v, rank, dims));
+  uint32_t ones = 0;
+  while (ones + 1 < rank && kva_expr_is(dims[ones], 1)) ones++;
+  return reshaped(l, b, v, rank - ones, dims + ones);
+}
+
+static kva_value *move_elements(kva_layout *l, kva_builder *b, kva_node *n) {
+  kva_value *operands[3];
+  KVA_ASSERT(n->n_operands <= 3);
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    operands[i] = operand_last(l, b, kva_operand(n, i), n->results[0].type->rank);
+  return kva_build(b, n->op->id, n->n_operands, operands, n->attrs);
+}
+
+static bool first_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  return marked(l, kva_operand(n, 0));
+}
+
+enum { BN_X, BN_SCALE, BN_BIAS, BN_MEAN, BN_VAR };
+
+/* (x - mean) * slope + bias */
+static kva_value *move_batch_norm(kva_layout *l, kva_builder *b, kva_node *n) {
+  double eps = ((const kva_batch_norm_attrs *)n->attrs)->eps;
+  kva_value *var = kva_operand(n, BN_VAR), *x = last_of(l, kva_operand(n, BN_X));
+  kva_value *root = kva_build1(b, KVA_OP_sqrt, kva_add(b, var, kva_scalar_like(b, var, eps)));
+  kva_value *slope = kva_div(b, kva_operand(n, BN_SCALE), root);
+  return kva_add(b, kva_mul(b, kva_sub(b, x, kva_operand(n, BN_MEAN)), slope), kva_operand(n, BN_BIAS));
+}
+
+static bool pool_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  for (uint32_t r = 1; r < n->n_results; r++)
+    if (n->results[r].uses) return false;
+  return marked(l, kva_operand(n, 0));
+}
+
+/* The pool stays, between both transpositions. */
+static kva_value *move_pool(kva_layout *l, kva_builder *b, kva_node *n) {
+  (void)l;
+  kva_value *x = kva_operand(n, 0);
+  return transposed(b, kva_build_node(b, n->op->id, 1, &x, n->n_results, n->attrs)->results);
+}
+
+static bool concat_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (marked(l, kva_operand(n, i))) return true;
+  return false;
+}
+
+static kva_value *move_concat(kva_layout *l, kva_builder *b, kva_node *n) {
+  uint32_t rank = n->results[0].type->rank;
+  kva_concat_attrs attrs = *(const kva_concat_attrs *)n->attrs;
+  attrs.axis = moved_axis(rank, (uint32_t)(attrs.axis < 0 ? attrs.axis + rank : attrs.axis));
+  kva_value **operands = KVA_NEW_ARRAY(l->scratch, kva_value *, n->n_operands);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    operands[i] = last_of(l, kva_operand(n, i));
+    if (!operands[i]) operands[i] = channels_last(b, kva_operand(n, i));
+  }
+  return kva_build(b, KVA_OP_concat, n->n_operands, operands, &attrs);
+}
+
+/* One for each axis, moved. */
+static void move_dims(uint32_t rank, kva_dims from, kva_dim *to) {
+  for (uint32_t d = 0; d < rank; d++) to[moved_axis(rank, d)] = from.v[d];
+}
+
+static kva_value *move_pad(kva_layout *l, kva_builder *b, kva_node *n) {
+  uint32_t rank = n->results[0].type->rank;
+  const kva_pad_attrs *a = n->attrs;
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  move_dims(rank, a->before, before), move_dims(rank, a->after, after);
+  kva_pad_attrs attrs = {.before = {rank, before}, .after = {rank, after}, .mode = a->mode};
+  kva_value *operands[] = {last_of(l, kva_operand(n, 0)), kva_operand(n, 1)};
+  return kva_build(b, KVA_OP_pad, n->n_operands, operands, &attrs);
+}
+
+static kva_value *move_slice(kva_layout *l, kva_builder *b, kva_node *n) {
+  uint32_t rank = n->results[0].type->rank;
+  const kva_slice_attrs *a = n->attrs;
+  kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
+  int64_t steps[KVA_MAX_RANK];
+  move_dims(rank, a->starts, starts), move_dims(rank, a->shape, shape);
+  for (uint32_t d = 0; d < a->steps.n; d++) steps[moved_axis(rank, d)] = a->steps.v[d];
+  kva_slice_attrs attrs = {.starts = {rank, starts}, .shape = {rank, shape}, .steps = {a->steps.n, steps}};
+  return kva_build(b, KVA_OP_slice, 1, (kva_value *[]){last_of(l, kva_operand(n, 0))}, &attrs);
+}
+
+/* With keepdims, since then the result has channels, too. */
+static bool reduction_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  return ((const kva_reduce_attrs *)n->attrs)->keepdims && marked(l, kva_operand(n, 0));
+}
+
+static kva_value *move_reduction(kva_layout *l, kva_builder *b, kva_node *n) {
+  uint32_t rank = n->results[0].type->rank;
+  kva_reduce_attrs attrs = *(const kva_reduce_attrs *)n->attrs;
+  int64_t axes[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < attrs.axes.n; i++)
+    axes[i] = moved_axis(rank, (uint32_t)(attrs.axes.v[i] < 0 ? attrs.axes.v[i] + rank : attrs.axes.v[i]));
+  attrs.axes.v = axes;
+  return kva_build(b, n->op->id, 1, (kva_value *[]){last_of(l, kva_operand(n, 0))}, &attrs);
+}
+
+typedef struct follower {
+  kva_op_id op;
+  bool (*follows)(const kva_layout *l, const kva_node *n, marked_fn marked);
+  kva_value *(*move)(kva_layout *l, kva_builder *b, kva_node *n); /* its result with channels last */
+} follower;
+
+static const follower followers[] = {
+    {KVA_OP_batch_norm, first_follows, move_batch_norm},
+    {KVA_OP_max_pool, pool_follows, move_pool},
+    {KVA_OP_avg_pool, pool_follows, move_pool},
+    {KVA_OP_concat, concat_follows, move_concat},
+    {KVA_OP_pad, first_follows, move_pad},
+    {KVA_OP_slice, first_follows, move_slice},
+    {KVA_OP_reduce_sum, reduction_follows, move_reduction},
+    {KVA_OP_reduce_mean, reduction_follows, move_reduction},
+    {KVA_OP_reduce_max, reduction_follows, move_reduction},
+    {KVA_OP_reduce_min, reduction_follows, move_reduction},
+};
+static const follower elementwise = {0, elements_follow, move_elements};
+
+/* NULL: n does not follow. */
+static const follower *follower_of(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  const follower *f = n->op->traits & KVA_ELEMENTWISE ? &elementwise : NULL;
+  for (size_t i = 0; i < sizeof followers / sizeof *followers; i++)
+    if (kva_is(n, followers[i].op)) f = &followers[i];
+  return f && f->follows(l, n, marked) ? f : NULL;
+}
+
+/* ---- the first sweep --------------------------------------------------------------------------------------------- */
+
+static double gain_of(const kva_layout *l, const kva_node *n) {
+  const kva_type *w = kva_operand_type(n, 1);
+  int64_t filters = 1;
+  kva_expr_is_const(w->dims[0], &filters);
+  double results = elements_of(l, n->results[0].type), products = elements_of(l, w) / (double)filters;
+  return kva_expr_is(w->dims[1], 1) ? results * GAIN_OF_DEPTHWISE : results * products * GAIN_OF_PRODUCT;
+}
+
+/* n is not in the region of its operands. Reductions read them in any order, and transpositions compose. */
+static void leave(const kva_layout *l, const kva_node *n) {
+  if (n->op->traits & KVA_READS_ONCE || kva_is(n, KVA_OP_transpose)) return;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = kva_operand(n, i);
+    kva_layout_region *r = region_of(l, v);
+    if (r && !is_point(v->type)) r->cost += elements_of(l, v->type);
+  }
+}
+
+static void join(const kva_layout *l, const kva_node *n) {
+  kva_layout_region *r = NULL;
+  double cost = 0;
+  uint32_t rank = n->results[0].type->rank;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = kva_operand(n, i);
+    r = united(r, region_of(l, v));
+    if (v && !region_of(l, v) && v->type->rank && !broadcasts(v, rank)) cost += elements_of(l, v->type);
+  }
+  r->cost += cost;
+  note(l, &n->results[0], r);
+}
+
+/* A transposition of the model's own that makes channels of a last axis. */
+static bool makes_channels_first(const kva_node *n) {
+  uint32_t rank = n->n_results == 1 ? n->results[0].type->rank : 0;
+  if (!kva_is(n, KVA_OP_transpose) || rank < 4) return false;
+  kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
+  for (uint32_t d = 0; d < rank; d++)
+    if (perm.n != rank || perm.v[d] != moved_axis(rank, d)) return false;
+  return true;
+}
+
+static void weigh(kva_layout *l, const kva_graph *g) {
+  for (const kva_node *n = g->first; n; n = n->next) {
+    if (makes_channels_first(n)) {
+      note(l, &n->results[0], KVA_NEW(l->scratch, kva_layout_region));
+    } else if (kva_layout_suits(l, n)) {
+      kva_layout_region *r = region_of(l, kva_operand(n, 0));
+      if (!r) r = KVA_NEW(l->scratch, kva_layout_region);
+      r->gain += gain_of(l, n);
+      note(l, &n->results[0], r);
+    } else if (follower_of(l, n, is_in_region)) {
+      join(l, n);
+    } else {
+      leave(l, n);
+    }
+  }
+}
+
+/* ---- the second sweep -------------------------------------------------------------------------------------------- */
+
+static bool gains(const kva_layout *l, const kva_value *v) {
+  const kva_layout_region *r = region_of(l, v);
+  return r && r->gain > r->cost;
+}
+
+static kva_value *move_conv(kva_layout *l, kva_builder *b, const kva_node *n) {
+  kva_value *operands[] = {kva_operand(n, 0), kva_layout_filters(l, b, n)};
+  return transposed(b, kva_build(b, KVA_OP_conv, 2, operands, n->attrs));
+}
+
+/* A transposition behind one of this pass: both are one, or none. */
+static kva_value *compose(const kva_layout *l, kva_builder *b, const kva_node *n) {
+  kva_value *last = last_of(l, kva_operand(n, 0));
+  uint32_t rank = n->results[0].type->rank;
+  kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
+  int64_t both[KVA_MAX_RANK];
+  bool same = true;
+  for (uint32_t d = 0; d < rank; d++) {
+    both[d] = moved_axis(rank, (uint32_t)(perm.n ? perm.v[d] : rank - 1 - d));
+    same &= both[d] == d;
+  }
+  return same ? last : kva_transpose(b, last, both);
+}
+
+static void rewrite(kva_layout *l, kva_graph *g, bool *changed) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    kva_builder b = kva_builder_before(l->m, n);
+    const follower *f;
+    if (!n->n_results) continue;
+    if (makes_channels_first(n)) {
+      const kva_value *v = &n->results[0];
+      kva_map_set(l->last, &v, sizeof v, kva_operand(n, 0));
+      continue;
+    }
+    if (kva_is(n, KVA_OP_conv) && gains(l, &n->results[0])) {
+      replace(l, &b, &n->results[0], move_conv(l, &b, n));
+    } else if (gains(l, &n->results[0]) && (f = follower_of(l, n, is_last))) {
+      replace(l, &b, &n->results[0], f->move(l, &b, n));
+    } else if (kva_is(n, KVA_OP_transpose) && is_last(l, kva_operand(n, 0)) && gains(l, kva_operand(n, 0))) {
+      kva_value_replace_all_uses(&n->results[0], compose(l, &b, n));
+    } else {
+      continue;
+    }
+    *changed = true;
+    kva_node_remove(n);
+  }
+}
+
+kva_status kva_opt_layout(kva_module *m, const kva_pass_options *o, bool *changed) {
+  if (kva_for_gpu(o) || o->compute) return KVA_OK;
+  kva_arena *scratch = kva_arena_create();
+  kva_layout l = {.m = m, .target = o->target, .scratch = scratch, .packed = kva_map_create(scratch)};
+  kva_graphs graphs = kva_program_graphs(m, scratch);
+  for (uint32_t i = 0; i < graphs.len; i++) {
+    l.regions = kva_map_create(scratch), l.last = kva_map_create(scratch);
+    weigh(&l, graphs.data[i]);
+    rewrite(&l, graphs.data[i], changed);
+  }
+  kva_arena_destroy(scratch);
+  return KVA_OK;
+}

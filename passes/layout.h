@@ -1,0 +1,26 @@
+/* Shared by the layout*.c files. */
+#ifndef KVA_PASSES_LAYOUT_H
+#define KVA_PASSES_LAYOUT_H
+
+#include "passes/passes_internal.h"
+
+/* A region: convolutions and what stands between them and can follow their layout. Found by union. */
+typedef struct kva_layout_region {
+  struct kva_layout_region *in; /* the region that it is a part of; NULL: itself */
+  double gain, cost;            /* in elements that are moved */
+} kva_layout_region;
+
+typedef struct kva_layout {
+  kva_module *m;
+  const kva_target *target; /* NULL: any CPU */
+  kva_arena *scratch;
+  kva_map *regions; /* value -> kva_layout_region * */
+  kva_map *last;    /* value -> the same with channels last */
+  kva_map *packed;  /* data of filters -> kva_tensor_data * */
+} kva_layout;
+
+/* layout_filters.c: the filters of n in panels, if a convolution with channels last takes them. */
+bool kva_layout_suits(const kva_layout *l, const kva_node *n);
+kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n);
+
+#endif

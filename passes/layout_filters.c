@@ -1,0 +1,136 @@
+/* Filters of convolutions with channels last (layout.c): which convolutions have a kernel for that
+ * (codegen/kernels/cpu/contract), and constants in panels (ops/join_filters.c). */
+#include "ops/conv.h"
+#include "ops/matmul.h"
+#include "passes/layout.h"
+#include "runtime/base/platform.h"
+
+enum {
+  LANES = 16, /* of a CPU that is not known */
+  MAX_VECTORS = 3,
+  MIN_FILTERS = KVA_FEW_ROWS + 1,
+  AXES = 2,
+  MAX_PATCH = 1 << 15, /* elements that a row of four results reads: half of what a kernel copies at once */
+  LARGE = 1 << 21,     /* bytes */
+};
+
+static bool is_static(const kva_type *t, uint32_t from) {
+  for (uint32_t d = from; d < t->rank; d++)
+    if (!kva_expr_is_const(t->dims[d], NULL)) return false;
+  return true;
+}
+
+static int64_t extent(const kva_type *t, uint32_t axis) {
+  int64_t v = 0;
+  kva_expr_is_const(t->dims[axis], &v);
+  return v;
+}
+
+/* A constant, or one number everywhere. */
+static const kva_node *uniform(const kva_value *w) {
+  double x;
+  const kva_node *n = w->def && kva_is(w->def, KVA_OP_expand) ? w->def : NULL;
+  return n && kva_splat_value(kva_operand(n, 0), &x) ? n : NULL;
+}
+
+/* Columns that a panel of these filters has: as few vectors as compute the least. Three take tiles of fewer positions,
+ * one reads more of the image. 0: panels would cross groups. */
+static int64_t panel_of(const kva_layout *l, int64_t filters, int64_t groups) {
+  static const double cycles[] = {0, 7.7, 14, 21.5};
+  int64_t lanes = l->target ? kva_target_lanes(l->target, KVA_F32) : LANES, best = 0;
+  double least = 0;
+  for (int64_t v = 1; v <= MAX_VECTORS; v++) {
+    int64_t panel = v * lanes;
+    if (groups > 1 && filters % panel) continue;
+    double cost = (double)((filters + panel - 1) / panel) * cycles[v];
+    if (best && cost >= least) continue;
+    least = cost, best = panel;
+  }
+  return best;
+}
+
+/* Each filter has a channel of its own. */
+static bool is_depthwise(const kva_node *n) {
+  int64_t groups = ((const kva_conv_attrs *)n->attrs)->group;
+  return groups > 1 && extent(kva_operand_type(n, 1), 0) == groups && extent(kva_operand_type(n, 1), 1) == 1;
+}
+
+static int64_t panel_of_node(const kva_layout *l, const kva_node *n) {
+  int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
+  return panel_of(l, extent(kva_operand_type(n, 1), 0) / groups, groups);
+}
+
+static bool fits(const kva_node *n) {
+  const kva_conv_attrs *a = n->attrs;
+  const kva_type *w = kva_operand_type(n, 1);
+  kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
+  int64_t elements = is_depthwise(n) ? 3 * (int64_t)LANES : extent(w, 1);
+  for (uint32_t d = 0; d < window.n; d++)
+    elements *= (window.kernel[d] - 1) * window.dilation[d] + 1 + (d + 1 == window.n ? 3 * window.stride[d] : 0);
+  return elements <= MAX_PATCH;
+}
+
+bool kva_layout_suits(const kva_layout *l, const kva_node *n) {
+  if (!kva_is(n, KVA_OP_conv)) return false;
+  const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1), *y = n->results[0].type;
+  if (y->dtype != KVA_F32 || x->dtype != KVA_F32 || y->rank - 2 > AXES) return false;
+  if (!is_static(x, 1) || !is_static(w, 0) || !is_static(y, 1)) return false;
+  if (!kva_constant_of(kva_operand(n, 1)) && !uniform(kva_operand(n, 1))) return false;
+  for (uint32_t d = 1; d < y->rank; d++)
+    if (!extent(y, d) || !extent(x, d)) return false;
+  int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
+  return extent(w, 0) / groups >= MIN_FILTERS && fits(n) && panel_of_node(l, n) > 0;
+}
+
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
+
+typedef struct packing_key {
+  const void *data;
+  int64_t panel;
+} packing_key;
+
+/* Element (m, c, tap) goes to panel m / panel, where the filters of a tap and channel lie side by side. */
+static void pack(const float *from, float *to, int64_t filters, int64_t channels, int64_t taps, int64_t panel) {
+  for (int64_t m = 0; m < filters; m++) {
+    float *at = to + m / panel * taps * channels * panel + m % panel;
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t t = 0; t < taps; t++) at[(t * channels + c) * panel] = *from++;
+  }
+}
+
+static const kva_tensor_data *packed(kva_layout *l, const kva_tensor_data *w, uint32_t rank, const int64_t *dims) {
+  int64_t panel = dims[rank - 1], bytes = (int64_t)sizeof(float), taps = 1;
+  packing_key key = {w->data, panel};
+  kva_tensor_data *to = kva_map_get(l->packed, &key, sizeof key);
+  if (to) return to;
+  for (uint32_t d = 0; d < rank; d++) bytes *= dims[d];
+  for (uint32_t d = 2; d < w->rank; d++) taps *= w->dims[d];
+  to = KVA_NEW(l->m->arena, kva_tensor_data);
+  *to = (kva_tensor_data){.dtype = w->dtype, .rank = rank, .bytes = bytes};
+  to->dims = kva_arena_memdup(l->m->arena, dims, rank * sizeof *dims);
+  float *data = kva_arena_alloc(l->m->arena, (size_t)bytes);
+  if (bytes >= LARGE) kva_pages_enlarge(data, (size_t)bytes);
+  memset(data, 0, (size_t)bytes);
+  pack(w->data, data, w->dims[0], w->dims[1], taps, panel);
+  to->data = data;
+  kva_map_set(l->packed, &key, sizeof key, to);
+  return to;
+}
+
+kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n) {
+  kva_value *w = kva_operand(n, 1), *panels;
+  uint32_t rank = w->type->rank + 1;
+  int64_t panel = panel_of_node(l, n), dims[KVA_MAX_RANK] = {(extent(w->type, 0) + panel - 1) / panel};
+  for (uint32_t d = 2; d < w->type->rank; d++) dims[d - 1] = extent(w->type, d);
+  dims[rank - 2] = extent(w->type, 1), dims[rank - 1] = panel;
+  const kva_node *expand = uniform(w);
+  if (expand) {
+    kva_dim shape[KVA_MAX_RANK];
+    for (uint32_t d = 0; d < rank; d++) shape[d] = kva_expr_const(l->m->exprs, dims[d]);
+    panels = kva_expand(b, kva_operand(expand, 0), rank, shape);
+  } else {
+    panels = kva_const_tensor(b, packed(l, kva_constant_of(w), rank, dims));
+  }
+  kva_join_filters_attrs attrs = {.filters = w->type->dims[0]};
+  return kva_build(b, KVA_OP_join_filters, 1, &panels, &attrs);
+}

@@ -415,20 +415,20 @@ static bool holds_image(const group *g) {
 }
 
 /* p is made of such a result by element code that nothing else reads: all of it is in the convolution's kernel. */
-static bool follows_image(const kva_node *p) {
-  while (p->op->traits & KVA_ELEMENTWISE) {
-    const kva_value *from = NULL;
-    for (uint32_t i = 0; i < p->n_operands; i++) {
-      const kva_value *v = kva_operand(p, i);
-      if (!v || !same_extents(v->type, p->results[0].type)) continue;
-      if (from) return false;
-      from = v;
-    }
-    if (!from || !from->def || from->uses->next) return false;
-    p = from->def;
-    if (is_image(p)) return true;
+static bool follows_image(const kva_node *p, int depth) {
+  if (!(p->op->traits & KVA_ELEMENTWISE) || !depth) return false;
+  for (uint32_t i = 0; i < p->n_operands; i++) {
+    const kva_value *v = kva_operand(p, i);
+    if (!v || !v->def || v->uses->next || !same_extents(v->type, p->results[0].type)) continue;
+    if (is_image(v->def) || follows_image(v->def, depth - 1)) return true;
   }
   return false;
+}
+
+/* A window's elements in the order of p, which its kernel can store. */
+static bool orders_window(const kva_node *p) {
+  const kva_value *x = moves_channels(p, true) ? kva_operand(p, 0) : NULL;
+  return x && x->def && !x->uses->next && kva_fuse_role(x->def) == ROLE_WINDOW;
 }
 
 bool kva_fuse_may_take(const fuse *f, const kva_use *u, const kva_node *n) {
@@ -502,6 +502,7 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   if (g->n_nodes >= MAX_GROUP || p->op->traits & KVA_UPDATES) return false;
   if ((g->tile || is_alias(g)) && is_left_to_tile(f, p)) return false;
   if (is_image(p) && holds_image(g)) return false;
+  if (orders_window(p) && !kva_for_gpu(f->options) && (g->tile || holds_image(g) || has_window(g))) return false;
   if (g->tile) return !kva_fuse_used_outside(f, p, g) && may_join_tile(f, p, g);
   /* A window reads each element many times, also through views: only movement may stand before it. */
   if (has_window(g) && !(p->op->traits & KVA_VIEW)) return false;
@@ -510,7 +511,7 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   if (r == ROLE_ELEMENT && !reads_elements_once(f, p, g)) return false;
   if (c.all_inside) return true;
   /* A further output: it must be computed in the group's own loops, and stay acyclic. Aliases need no memory. */
-  if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || follows_image(p) ||
+  if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || follows_image(p, FEW) ||
       kva_fuse_role(g->nodes[0]) == ROLE_SINK || has_window(g))
     return false;
   for (uint32_t k = 0; k < p->n_results; k++) {
@@ -533,7 +534,8 @@ static bool is_function_of_stored(const fuse *f, const kva_node *p) {
  * take no copies, which would have to be stored for them alone. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (kva_fuse_role(p) != ROLE_ELEMENT || p->n_results != 1 || is_alias(g) || is_left_to_tile(f, p)) return false;
-  if (is_codes(p) || follows_image(p)) return false;
+  if (is_codes(p) || follows_image(p, FEW)) return false;
+  if (!kva_for_gpu(f->options) && orders_window(p)) return false;
   if (g->n_nodes >= MAX_GROUP) return false;
   tile_part part = PART_EPILOGUE;
   if (g->tile && (has_many_users(p) || !part_of_consumers(f, p, g, &part))) return false;

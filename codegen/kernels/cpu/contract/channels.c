@@ -28,6 +28,7 @@ enum {
   MAX_POSITIONS = 224, /* of a block of a product */
   WANTED_ITEMS = 8,
   STREAMS = 4,
+  FEW_TILES = 8,
   MIN_PRODUCTS = 256, /* of an item for each element that it copies: its time is then a few percent */
 };
 
@@ -431,11 +432,12 @@ static void add_product(const channels *x, const kva_expr *r, const kva_expr *q,
   kva_k_store(x->kb, x->acc, at, kva_k_op(x->kb, KVA_K_fma, a, b, kva_k_load(x->kb, x->acc, at)));
 }
 
-/* Filters that do not stay in the second cache are read in several places at once: whatever a page's first lines wait
- * for, they wait together. */
+/* Filters that few tiles read, and that come from memory, are read in several places at once: whatever a page's first
+ * lines wait for, they wait together. */
 static int64_t streams_of(const channels *x, int64_t steps) {
+  int64_t tiles = positions_known(x) / (x->t.rows * x->t.columns);
   bool large = x->group_panels * panel_bytes(x) > x->l->target->l2_bytes / 4;
-  return large && steps % STREAMS == 0 ? STREAMS : 1;
+  return large && tiles <= FEW_TILES && steps % STREAMS == 0 ? STREAMS : 1;
 }
 
 /* Without dilation the taps of a row of the window and their channels are one run of the patch. */

@@ -24,12 +24,16 @@ static float value(int data, int tensor, int e) {
   return (float)(i / width * COLUMNS + tensor * width + i % width);
 }
 
-static void write_index(const char *mesh_text, const char *division_text) {
-  const kva_metadata metadata[] = {{KVA_FORMAT_KEY, "3"},
+static void write_index_as(const char *format, const char *mesh_text, const char *division_text) {
+  const kva_metadata metadata[] = {{KVA_FORMAT_KEY, format},
                                    {KVA_SHARDS_MESH, mesh_text},
                                    {KVA_SHARDS_SUMS, "0"},
                                    {KVA_SHARDS_DIVIDED "w", division_text}};
   assert_int_equal(kva_safetensors_write(index_path, 0, NULL, 4, metadata, NULL), KVA_OK);
+}
+
+static void write_index(const char *mesh_text, const char *division_text) {
+  write_index_as("3", mesh_text, division_text);
 }
 
 static int make_folder(void **state) {
@@ -132,6 +136,30 @@ static void an_index_that_does_not_fit_is_refused(void **state) {
   }
 }
 
+/* Format 4: the files of the folder as those of stages. */
+static void stages_have_tensors_of_their_own(void **state) {
+  (void)state;
+  static const char *const meshes[] = {"data=3,tensor=2",
+                                       "data=3,pipeline=0,tensor=2",
+                                       "data=3,pipeline=2,tensor=2",
+                                       "data=1,pipeline=999999,tensor=1",
+                                       "data=999999,pipeline=999999,tensor=999999",
+                                       "data=3,pipeline=2,tensor=1",
+                                       "data=1,pipeline=6,tensor=1"};
+  write_index_as("4", "data=3,pipeline=1,tensor=2", division);
+  assert_int_equal(read_all(NULL), KVA_OK);
+  for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+    write_index_as("4", meshes[i], division);
+    if (read_all(NULL) != KVA_DAMAGED) fail_msg("'%s' is accepted", meshes[i]);
+  }
+  /* "bias" is the first one's alone; "w" all claim to have. */
+  kva_diag *diag = kva_diag_create();
+  write_index_as("4", "data=1,pipeline=6,tensor=1", "4,6 axis=0 slices=0 part=24");
+  assert_int_equal(read_all(diag), KVA_DAMAGED);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "several stages have w"));
+  kva_diag_destroy(diag);
+}
+
 /* Whatever a byte of the index is, the answer is a status. */
 static void no_byte_of_the_index_is_trusted(void **state) {
   (void)state;
@@ -160,6 +188,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pieces_come_back_whole),
       cmocka_unit_test(an_index_that_does_not_fit_is_refused),
+      cmocka_unit_test(stages_have_tensors_of_their_own),
       cmocka_unit_test(no_byte_of_the_index_is_trusted),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

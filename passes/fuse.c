@@ -24,6 +24,10 @@
  * panels, and masks of attention that compare rows with columns (equal documents), which never become a matrix. Row
  * reductions and tiles never share a group.
  *
+ * Convolutions with channels last (layout.c) take the transpositions around them, too. The one behind such a result,
+ * and element code that nothing else stands between, is computed in no other kernel: elsewhere it would read the result
+ * across memory. A window joins a transposition of that kind behind it.
+ *
  * Nodes that bind a symbol cut a graph into segments. A group lies within one, so that it stands behind the nodes that
  * bind what it uses; only copies of cheap nodes come from an earlier segment. Sub-graphs of control nodes are graphs of
  * their own.

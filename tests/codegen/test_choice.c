@@ -117,7 +117,7 @@ static void check(const choice_row *row) {
   kva_case_built built;
   kva_diag *diag = kva_diag_create();
   assert_int_equal(kva_codegen_describe(row->target, diag, &target), KVA_OK);
-  kva_status status = kva_case_build(&row->c, row->dtype, &built);
+  kva_status status = kva_case_build_graph(&row->c, row->dtype, &built);
   kva_diag_print(built.diag, stderr);
   assert_int_equal(status, KVA_OK);
   const kva_node *operator;
@@ -155,7 +155,7 @@ static void test_all_operators(void **state) {
       if (kva_ops.ops[c->op]->lower_kind != KVA_LOWER_KERNEL || seen[c->op]) continue;
       kva_diag *diag = kva_diag_create();
       assert_int_equal(kva_codegen_describe(&cpu, diag, &target), KVA_OK);
-      assert_int_equal(kva_case_build(c, KVA_F32, &built), KVA_OK);
+      assert_int_equal(kva_case_build_graph(c, KVA_F32, &built), KVA_OK);
       kva_kernel_choice choice = kva_codegen_choose(built.f->graph->first, &target, &operator);
       if (!choice.row) fail_msg("no kernel for kv.%s", kva_ops.ops[c->op]->name);
       seen[c->op] = true;

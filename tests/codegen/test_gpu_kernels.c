@@ -87,7 +87,7 @@ static void check_one(const named *n) {
   kva_diag *diag = kva_diag_create();
   kva_arena *arena = kva_arena_create();
   kva_codegen *cg;
-  assert_int_equal(kva_case_build(&c, n->dtype, &built), KVA_OK);
+  assert_int_equal(kva_case_build_graph(&c, n->dtype, &built), KVA_OK);
   assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = n->arch}, diag, &cg), KVA_OK);
   kva_kernel *k = kva_codegen_lower(arena, built.f->graph->first, kva_codegen_target(cg));
   assert_non_null(k);

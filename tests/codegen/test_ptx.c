@@ -677,7 +677,7 @@ static void add_table(kva_codegen *cg, const kva_case_table *table, kva_dtype dt
     kva_case_built built;
     const kva_op_info *op = kva_ops.ops[table->cases[i].op];
     if (!wanted(table->cases[i].op) || (dtype && (table->cases[i].dtype || !(op->traits & KVA_FLOAT)))) continue;
-    assert_int_equal(kva_case_build(&table->cases[i], dtype, &built), KVA_OK);
+    assert_int_equal(kva_case_build_graph(&table->cases[i], dtype, &built), KVA_OK);
     kva_arena *arena = kva_arena_create();
     for (const kva_node *n = built.f->graph->first; n; n = n->next)
       if (!(n->op->traits & KVA_RETURN) && !kva_is(n, KVA_OP_constant)) add_node(cg, arena, n);

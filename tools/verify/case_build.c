@@ -176,8 +176,16 @@ static kva_dtype operand_dtype(const kva_case *c, const kva_case_operand *o, kva
   return o->dtype ? o->dtype : dtype ? dtype : own;
 }
 
-static kva_status add_operands(const kva_case *c, kva_dtype dtype, kva_case_built *built, kva_value **values,
-                               uint32_t *out_n) {
+static void add_values(const kva_case_operand *o, kva_dtype t, const shape_text *shape, uint32_t number,
+                       kva_case_built *built) {
+  kva_ref_tensor *w = kva_ref_tensor_create(t, shape->rank, shape->extents);
+  KVA_ASSERT(w);
+  fill(o, w, number);
+  built->inputs[built->n_inputs++] = w;
+}
+
+static kva_status add_operands(const kva_case *c, kva_dtype dtype, bool with_values, kva_case_built *built,
+                               kva_value **values, uint32_t *out_n) {
   symbols known = {0};
   uint32_t n = 0;
   for (; n < KVA_CASE_OPERANDS && c->in[n].shape; n++) {
@@ -189,23 +197,20 @@ static kva_status add_operands(const kva_case *c, kva_dtype dtype, kva_case_buil
     kva_dtype t = operand_dtype(c, o, dtype);
     const kva_type *type = kva_type_tensor(built->m, t, shape.rank, shape.dims);
     values[n] = kva_graph_add_input(built->f->graph, type, kva_arena_printf(built->m->arena, "x%u", n));
-    kva_ref_tensor *w = kva_ref_tensor_create(t, shape.rank, shape.extents);
-    KVA_ASSERT(w);
-    fill(o, w, n);
-    built->inputs[built->n_inputs++] = w;
+    if (with_values) add_values(o, t, &shape, n, built);
   }
   *out_n = n;
   return KVA_OK;
 }
 
-kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *built) {
+static kva_status build(const kva_case *c, kva_dtype dtype, bool with_values, kva_case_built *built) {
   *built = (kva_case_built){.diag = kva_diag_create()};
   built->m = kva_module_create(built->diag);
   built->f = kva_function_create(built->m, "case");
   kva_builder b = {.m = built->m, .graph = built->f->graph};
   kva_value *values[KVA_CASE_OPERANDS] = {0};
   uint32_t n = 0;
-  KVA_TRY(add_operands(c, dtype, built, values, &n));
+  KVA_TRY(add_operands(c, dtype, with_values, built, values, &n));
   void *attrs = kva_case_attrs(built->m, c->op, c->attrs);
   if (c->attrs && !attrs) return KVA_INVALID;
   built->node = kva_build_node(&b, c->op, n, values, 1, attrs);
@@ -215,6 +220,14 @@ kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *bu
   kva_build_node(&b, KVA_OP_return, built->n_outputs, outputs, 0, NULL);
   if (b.failed) return KVA_INVALID;
   return kva_module_verify(built->m);
+}
+
+kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *built) {
+  return build(c, dtype, true, built);
+}
+
+kva_status kva_case_build_graph(const kva_case *c, kva_dtype dtype, kva_case_built *built) {
+  return build(c, dtype, false, built);
 }
 
 void kva_case_free(kva_case_built *built) {

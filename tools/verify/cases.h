@@ -78,6 +78,8 @@ typedef struct kva_case_built {
 } kva_case_built;
 /* dtype NONE: the case's. A failure is stored in built->diag and frees nothing: always call kva_case_free. */
 kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *built);
+/* The same without values: n_inputs is 0, and extents cost no memory. */
+kva_status kva_case_build_graph(const kva_case *c, kva_dtype dtype, kva_case_built *built);
 void kva_case_free(kva_case_built *built);
 /* Parses attributes into the operator's struct, in m's arena; NULL if they are malformed. */
 void *kva_case_attrs(kva_module *m, kva_op_id op, const char *text);

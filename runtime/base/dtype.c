@@ -97,7 +97,7 @@ static double double_of(uint64_t bits) {
 
 /* Rounds |v| to nearest even in units in the last place of its binade (or of the subnormals); returns the code. A carry
  * out of the mantissa moves into the exponent by itself. Codes above `max` mean overflow. */
-static uint64_t round_magnitude(const format *f, double v) {
+static inline uint64_t round_magnitude(const format *f, double v) {
   uint64_t bits = bits_of(v) & INT64_MAX;
   int exponent = (int)(bits >> 52) - 1023;
   int least = 1 - f->bias;
@@ -111,7 +111,8 @@ static uint64_t round_magnitude(const format *f, double v) {
   return exponent < least ? quotient : ((uint64_t)(exponent - least) << f->mantissa_bits) + quotient;
 }
 
-static uint16_t encode(const format *f, double v, bool saturate) {
+/* Inlined, so that the types of 16 bits, most of all, have their numbers as constants. */
+static inline __attribute__((always_inline)) uint16_t encode(const format *f, double v, bool saturate) {
   unsigned sign = signbit(v) ? 1u << f->sign_shift : 0;
   if (isnan(v)) return (uint16_t)(f->nan | sign);
   uint64_t code = isinf(v) ? UINT64_MAX : round_magnitude(f, v);
@@ -121,7 +122,7 @@ static uint16_t encode(const format *f, double v, bool saturate) {
   return (uint16_t)((f->inf ? f->inf : f->nan) | sign);
 }
 
-static double decode(const format *f, unsigned code) {
+static inline __attribute__((always_inline)) double decode(const format *f, unsigned code) {
   unsigned sign_bit = 1u << f->sign_shift;
   unsigned magnitude = code & (sign_bit - 1);
   double sign = code & sign_bit ? -1.0 : 1.0;
@@ -164,7 +165,13 @@ static uint64_t load_bits(kva_dtype t, const void *data, int64_t i) {
     return p[i / per_byte] >> (i % per_byte * bits) & ((1u << bits) - 1);
   }
   uint64_t value = 0;
-  memcpy(&value, p + i * (bits / 8), (size_t)bits / 8); /* little-endian hosts only, as is raw_data of ONNX */
+  p += i * (bits / 8);
+  switch (bits) { /* little-endian hosts only, as is raw_data of ONNX; constant sizes need no call */
+  case 8: return *p;
+  case 16: memcpy(&value, p, 2); break;
+  case 32: memcpy(&value, p, 4); break;
+  default: memcpy(&value, p, 8); break;
+  }
   return value;
 }
 
@@ -174,7 +181,13 @@ static void store_bits(kva_dtype t, void *data, int64_t i, uint64_t value) {
   int bits = kva_dtype_bits(t);
   KVA_ASSERT(bits > 0 && bits <= 64 && infos[t].kind != 'c');
   if (bits >= 8) {
-    memcpy(p + i * (bits / 8), &value, (size_t)bits / 8);
+    p += i * (bits / 8);
+    switch (bits) {
+    case 8: *p = (unsigned char)value; break;
+    case 16: memcpy(p, &value, 2); break;
+    case 32: memcpy(p, &value, 4); break;
+    default: memcpy(p, &value, 8); break;
+    }
     return;
   }
   int per_byte = 8 / bits;
@@ -202,6 +215,8 @@ int64_t kva_wrap_i64(kva_dtype t, int64_t v) {
 
 static double float_from_bits(kva_dtype t, uint64_t bits) {
   if (t == KVA_F64) return double_of(bits);
+  if (t == KVA_BF16) return decode(&formats[KVA_BF16], (unsigned)bits);
+  if (t == KVA_F16) return decode(&formats[KVA_F16], (unsigned)bits);
   if (t == KVA_F8E8M0) return decode_e8m0((uint8_t)bits);
   if (t != KVA_F32) return decode(format_of(t), (unsigned)bits);
   uint32_t narrow = (uint32_t)bits;
@@ -212,6 +227,8 @@ static double float_from_bits(kva_dtype t, uint64_t bits) {
 
 static uint64_t float_to_bits(kva_dtype t, double v, bool saturate, kva_e8m0_rounding rounding) {
   if (t == KVA_F64) return bits_of(v);
+  if (t == KVA_BF16) return encode(&formats[KVA_BF16], v, false);
+  if (t == KVA_F16) return encode(&formats[KVA_F16], v, false);
   if (t == KVA_F8E8M0) return encode_e8m0(v, saturate, rounding);
   if (t == KVA_F4E2M1) return encode(format_of(t), v, true);
   if (t != KVA_F32) return encode(format_of(t), v, saturate && kva_dtype_bits(t) <= 8);

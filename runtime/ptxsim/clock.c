@@ -110,11 +110,3 @@ uint32_t kva_ptx_agent_begin(ptx_cluster *cluster) {
 void kva_ptx_agent_end(ptx_clocks *to, uint32_t stamp) {
   raise_to(&to->seen[PTX_MAX_WARPS + ptx_stamp_thread(stamp) - PTX_FIRST_AGENT], ptx_stamp_clock(stamp));
 }
-
-bool kva_ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread) {
-  uint32_t who = ptx_stamp_thread(earlier), clock = ptx_stamp_clock(earlier);
-  if (who >= PTX_FIRST_AGENT) return clock > w->before.seen[PTX_MAX_WARPS + who - PTX_FIRST_AGENT];
-  uint32_t warp = who / PTX_LANES;
-  if (who == thread || clock <= w->before.seen[warp]) return false;
-  return !(clock <= w->before.some_seen[warp] && w->before.some_lanes[warp] >> (who % PTX_LANES) & 1);
-}

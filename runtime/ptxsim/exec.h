@@ -271,7 +271,13 @@ static inline uint32_t ptx_stamp_of(const ptx_warp *w, int lane, bool strong) {
   return w->clock << PTX_CLOCK_SHIFT | (strong ? PTX_STRONG : 0) | (w->number * PTX_LANES + (uint32_t)lane);
 }
 /* Whether an earlier access, by a thread other than `thread`, may be concurrent with one that w makes now. */
-bool kva_ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread);
+static inline bool ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread) {
+  uint32_t who = ptx_stamp_thread(earlier), clock = ptx_stamp_clock(earlier);
+  if (who >= PTX_FIRST_AGENT) return clock > w->before.seen[PTX_MAX_WARPS + who - PTX_FIRST_AGENT];
+  uint32_t warp = who / PTX_LANES;
+  if (who == thread || clock <= w->before.seen[warp]) return false;
+  return !(clock <= w->before.some_seen[warp] && w->before.some_lanes[warp] >> (who % PTX_LANES) & 1);
+}
 
 /* race.c: accesses to shared memory, where addresses may be those of the cluster's window. */
 void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);

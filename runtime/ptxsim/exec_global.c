@@ -58,8 +58,7 @@ static bool is_in_cluster(const ptx_cluster *cluster, uint32_t cta) {
 static bool conflicts(const ptx_warp *w, const stamp *earlier, uint32_t mine) {
   const ptx_cta *cta = w->cta;
   if (!earlier->cta || earlier->stamp & mine & PTX_STRONG) return false;
-  if (is_in_cluster(cta->cluster, earlier->cta - 1))
-    return kva_ptx_unordered(w, earlier->stamp, ptx_stamp_thread(mine));
+  if (is_in_cluster(cta->cluster, earlier->cta - 1)) return ptx_unordered(w, earlier->stamp, ptx_stamp_thread(mine));
   const ptx_clocks *released = cta->launch->released[earlier->cta - 1];
   return !(cta->acquired && released && is_in(released, earlier->stamp));
 }

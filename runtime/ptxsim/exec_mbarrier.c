@@ -46,7 +46,7 @@ ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, ptx
                    "%s: no mbarrier was initialised at shared address %llu", i->text, (unsigned long long)address);
     return NULL;
   }
-  if (w->cta->shadow && kva_ptx_unordered(w, b->init_stamp, w->number * PTX_LANES + (uint32_t)lane)) {
+  if (w->cta->shadow && ptx_unordered(w, b->init_stamp, w->number * PTX_LANES + (uint32_t)lane)) {
     kva_ptx_finding *f = kva_ptx_add_finding(w->cta, KVA_PTX_SHARED_RACE, i, w, lane);
     if (f) f->other_line = b->init_line;
     kva_ptx_detail(f, "%s: mbarrier at shared address %u, initialised at line %u with no barrier between", i->text,

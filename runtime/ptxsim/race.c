@@ -45,7 +45,7 @@ static access by_agent(ptx_warp *w, const ptx_ins *i, int lane, ptx_cta *cta, ui
 
 static bool conflicts(const access *a, uint32_t earlier) {
   if (ptx_stamp_thread(earlier) == ptx_stamp_thread(a->stamp) || earlier & a->stamp & PTX_STRONG) return false;
-  return kva_ptx_unordered(a->w, earlier, a->thread);
+  return ptx_unordered(a->w, earlier, a->thread);
 }
 
 static void race(const access *a, uint32_t address, const char *what, uint32_t earlier, uint32_t line) {
@@ -71,33 +71,33 @@ static void uninitialised(const access *a, uint32_t address) {
                  "%s at shared address %u, which no thread has written", a->i->text, address);
 }
 
-static void check_proxy(const access *a, uint32_t address, const ptx_shadow *s) {
+static bool check_proxy(const access *a, uint32_t address, const ptx_shadow *s) {
   uint32_t who = ptx_stamp_thread(s->writer);
-  if (who >= PTX_FIRST_AGENT || ptx_stamp_clock(s->writer) <= a->w->before.fenced[who / PTX_LANES]) return;
+  if (who >= PTX_FIRST_AGENT || ptx_stamp_clock(s->writer) <= a->w->before.fenced[who / PTX_LANES]) return true;
   kva_ptx_finding *f = kva_ptx_add_finding(a->w->cta, KVA_PTX_MISSING_FENCE, a->i, a->w, a->lane);
-  if (!f) return;
+  if (!f) return false;
   f->other_line = s->writer_line;
   kva_ptx_detail(f, "%s at shared address %u, written at line %u with no fence.proxy.async between", a->i->text,
                  address, s->writer_line);
+  return false;
 }
 
-static void read_granule(const access *a, uint32_t address, ptx_shadow *s) {
-  if (ptx_stamp_clock(s->writer) <= a->cta->cluster->base_clock)
+/* Whether a read may see what the granule's writer left. */
+static bool check_writer(const access *a, uint32_t address, const ptx_shadow *s) {
+  if (ptx_stamp_clock(s->writer) <= a->cta->cluster->base_clock) {
     uninitialised(a, address);
-  else if (conflicts(a, s->writer))
-    race(a, address, "written", s->writer, s->writer_line);
-  else if (a->async)
-    check_proxy(a, address, s);
-  if (conflicts(a, s->reader)) {
-    s->last_reader = a->stamp;
-  } else {
-    s->reader = a->stamp;
-    s->reader_line = a->i->line;
+    return false;
   }
+  if (conflicts(a, s->writer)) {
+    race(a, address, "written", s->writer, s->writer_line);
+    return false;
+  }
+  return !a->async || check_proxy(a, address, s);
 }
 
-/* now: the bytes to be written; NULL: assume that they differ from the present ones. */
-static void write_granule(const access *a, uint32_t address, ptx_shadow *s, const void *now) {
+/* Whether nothing that was done to the granule may be concurrent. now: the bytes to be written; NULL: assume that they
+ * differ from the present ones. */
+static bool check_write(const access *a, uint32_t address, const ptx_shadow *s, const void *now) {
   size_t width = (size_t)1 << a->cta->launch->kernel->shadow_shift;
   bool unordered = conflicts(a, s->writer);
   if (unordered && (!now || memcmp(a->cta->shared + address, now, width)))
@@ -106,8 +106,9 @@ static void write_granule(const access *a, uint32_t address, ptx_shadow *s, cons
     race(a, address, "read", s->reader, s->reader_line);
   else if (conflicts(a, s->last_reader))
     race(a, address, "read", s->last_reader, s->reader_line);
-  s->writer = a->stamp;
-  s->writer_line = a->i->line;
+  else
+    return !unordered;
+  return false;
 }
 
 static void check_pending(ptx_warp *w, const ptx_ins *i, int lane, const ptx_cta *cta, uint32_t address,
@@ -120,18 +121,43 @@ static void check_pending(ptx_warp *w, const ptx_ins *i, int lane, const ptx_cta
   }
 }
 
+/* What a read finds depends on a granule's stamps alone: a neighbour with the same ones needs no second look, unless
+ * there is something to report. */
 static void read_all(const access *a, uint32_t address, uint32_t size) {
   ptx_cta *cta = a->cta;
-  uint32_t shift = cta->launch->kernel->shadow_shift;
-  for (uint32_t g = address >> shift; g << shift < address + size; g++) read_granule(a, g << shift, &cta->shadow[g]);
+  uint32_t shift = cta->launch->kernel->shadow_shift, writer = 0, reader = 0;
+  bool right = false, known_reader = false, keeps_reader = false;
+  for (uint32_t g = address >> shift; g << shift < address + size; g++) {
+    ptx_shadow *s = &cta->shadow[g];
+    if (!right || s->writer != writer) right = check_writer(a, g << shift, s);
+    if (!known_reader || s->reader != reader) keeps_reader = conflicts(a, s->reader);
+    writer = s->writer;
+    reader = s->reader;
+    known_reader = true;
+    if (keeps_reader) {
+      s->last_reader = a->stamp;
+    } else {
+      s->reader = a->stamp;
+      s->reader_line = a->i->line;
+    }
+  }
 }
 
+/* Neighbours with the same stamps as in read_all. */
 static void write_all(const access *a, uint32_t address, uint32_t size, const void *data) {
   ptx_cta *cta = a->cta;
-  uint32_t shift = cta->launch->kernel->shadow_shift;
+  uint32_t shift = cta->launch->kernel->shadow_shift, writer = 0, reader = 0, last_reader = 0;
+  bool ordered = false;
   for (uint32_t g = address >> shift; g << shift < address + size; g++) {
+    ptx_shadow *s = &cta->shadow[g];
     const void *now = data ? (const unsigned char *)data + ((g << shift) - address) : NULL;
-    write_granule(a, g << shift, &cta->shadow[g], now);
+    if (!ordered || s->writer != writer || s->reader != reader || s->last_reader != last_reader)
+      ordered = check_write(a, g << shift, s, now);
+    writer = s->writer;
+    reader = s->reader;
+    last_reader = s->last_reader;
+    s->writer = a->stamp;
+    s->writer_line = a->i->line;
   }
 }
 

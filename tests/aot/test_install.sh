@@ -18,7 +18,7 @@ done
 # The runtime.
 library=$work/prefix/lib/libkvasir-rt.so
 text=$(size "$library" | awk 'NR == 2 { print $1 }')
-[ "$text" -lt 440000 ] || fail "libkvasir-rt has $text bytes of text"
+[ "$text" -lt 400000 ] || fail "libkvasir-rt has $text bytes of text"
 ldd "$library" | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' && fail "libkvasir-rt needs more than libc and libm"
 
 # Headers, each by itself.

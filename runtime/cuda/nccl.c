@@ -280,32 +280,37 @@ static int64_t begin_of(const exchange *x, const piece *p, int r) {
   return p->n * r / x->size;
 }
 
-static kva_status scatter_pieces(exchange *x, const void *what) {
-  const batch *b = what;
-  int64_t width = x->type->width;
+/* What this process and rank r swap of a piece, of which r adds n elements from `begin` on. */
+typedef kva_status (*swap_fn)(exchange *x, const piece *p, int r, int64_t begin, int64_t n);
+
+static kva_status with_others(exchange *x, const batch *b, swap_fn swap) {
   for (int i = 0; i < b->n; i++)
     for (int r = 0; r < x->size; r++) {
       const piece *p = &b->pieces[i];
-      int64_t begin = begin_of(x, p, r), end = begin_of(x, p, r + 1);
-      if (r == x->rank) continue;
-      KVA_TRY(send(x, p->x + begin * width, (end - begin) * width, r));
-      KVA_TRY(receive(x, pointer(scratch_at(x, p->at + r * p->own * width)), p->own * width, r));
+      int64_t begin = begin_of(x, p, r);
+      if (r != x->rank) KVA_TRY(swap(x, p, r, begin, begin_of(x, p, r + 1) - begin));
     }
   return KVA_OK;
 }
 
-static kva_status spread_pieces(exchange *x, const void *what) {
-  const batch *b = what;
+static kva_status swap_addends(exchange *x, const piece *p, int r, int64_t begin, int64_t n) {
   int64_t width = x->type->width;
-  for (int i = 0; i < b->n; i++)
-    for (int r = 0; r < x->size; r++) {
-      const piece *p = &b->pieces[i];
-      int64_t begin = begin_of(x, p, r), end = begin_of(x, p, r + 1);
-      if (r == x->rank) continue;
-      KVA_TRY(send(x, p->y + p->begin * width, p->own * width, r));
-      KVA_TRY(receive(x, p->y + begin * width, (end - begin) * width, r));
-    }
-  return KVA_OK;
+  KVA_TRY(send(x, p->x + begin * width, n * width, r));
+  return receive(x, pointer(scratch_at(x, p->at + r * p->own * width)), p->own * width, r);
+}
+
+static kva_status swap_sums(exchange *x, const piece *p, int r, int64_t begin, int64_t n) {
+  int64_t width = x->type->width;
+  KVA_TRY(send(x, p->y + p->begin * width, p->own * width, r));
+  return receive(x, p->y + begin * width, n * width, r);
+}
+
+static kva_status scatter_pieces(exchange *x, const void *what) {
+  return with_others(x, what, swap_addends);
+}
+
+static kva_status spread_pieces(exchange *x, const void *what) {
+  return with_others(x, what, swap_sums);
 }
 
 static kva_status launch_sum(exchange *x, int64_t at, void *y, int64_t n) {

@@ -45,7 +45,9 @@ const kva_type *kva_type_with_dtype(kva_module *m, const kva_type *t, kva_dtype 
 const kva_type *kva_type_of(kva_module *m, kva_type_kind kind, const kva_type *element);
 /* Number of elements as an expression (product of dims). */
 kva_dim kva_type_elements(kva_module *m, const kva_type *t);
-bool kva_type_is_static(const kva_type *t); /* every dim a constant */
+bool kva_type_is_static(const kva_type *t);                     /* every dim a constant */
+bool kva_type_is_static_from(const kva_type *t, uint32_t axis); /* every dim from this axis on */
+int64_t kva_type_extent(const kva_type *t, uint32_t axis);      /* of a constant dim; else 0 */
 /* `float[B, T, 64]` */
 void kva_type_print(const kva_type *t, kva_text *out);
 

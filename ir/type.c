@@ -55,11 +55,20 @@ kva_dim kva_type_elements(kva_module *m, const kva_type *t) {
   return n;
 }
 
-bool kva_type_is_static(const kva_type *t) {
-  for (uint32_t i = 0; i < t->rank; i++) {
+bool kva_type_is_static_from(const kva_type *t, uint32_t axis) {
+  for (uint32_t i = axis; i < t->rank; i++) {
     if (!kva_expr_is_const(t->dims[i], NULL)) return false;
   }
   return t->kind == KVA_TYPE_TENSOR;
+}
+
+bool kva_type_is_static(const kva_type *t) {
+  return kva_type_is_static_from(t, 0);
+}
+
+int64_t kva_type_extent(const kva_type *t, uint32_t axis) {
+  int64_t v;
+  return kva_expr_is_const(t->dims[axis], &v) ? v : 0;
 }
 
 void kva_type_print(const kva_type *t, kva_text *out) {

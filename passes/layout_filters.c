@@ -14,18 +14,6 @@ enum {
   LARGE = 1 << 21,     /* bytes */
 };
 
-static bool is_static(const kva_type *t, uint32_t from) {
-  for (uint32_t d = from; d < t->rank; d++)
-    if (!kva_expr_is_const(t->dims[d], NULL)) return false;
-  return true;
-}
-
-static int64_t extent(const kva_type *t, uint32_t axis) {
-  int64_t v = 0;
-  kva_expr_is_const(t->dims[axis], &v);
-  return v;
-}
-
 /* A constant, or one number everywhere. */
 static const kva_node *uniform(const kva_value *w) {
   double x;
@@ -52,19 +40,20 @@ static int64_t panel_of(const kva_layout *l, int64_t filters, int64_t groups) {
 /* Each filter has a channel of its own. */
 static bool is_depthwise(const kva_node *n) {
   int64_t groups = ((const kva_conv_attrs *)n->attrs)->group;
-  return groups > 1 && extent(kva_operand_type(n, 1), 0) == groups && extent(kva_operand_type(n, 1), 1) == 1;
+  return groups > 1 && kva_type_extent(kva_operand_type(n, 1), 0) == groups &&
+         kva_type_extent(kva_operand_type(n, 1), 1) == 1;
 }
 
 static int64_t panel_of_node(const kva_layout *l, const kva_node *n) {
   int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
-  return panel_of(l, extent(kva_operand_type(n, 1), 0) / groups, groups);
+  return panel_of(l, kva_type_extent(kva_operand_type(n, 1), 0) / groups, groups);
 }
 
 static bool fits(const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);
   kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
-  int64_t elements = is_depthwise(n) ? 3 * (int64_t)LANES : extent(w, 1);
+  int64_t elements = is_depthwise(n) ? 3 * (int64_t)LANES : kva_type_extent(w, 1);
   for (uint32_t d = 0; d < window.n; d++)
     elements *= (window.kernel[d] - 1) * window.dilation[d] + 1 + (d + 1 == window.n ? 3 * window.stride[d] : 0);
   return elements <= MAX_PATCH;
@@ -74,12 +63,12 @@ bool kva_layout_suits(const kva_layout *l, const kva_node *n) {
   if (!kva_is(n, KVA_OP_conv)) return false;
   const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1), *y = n->results[0].type;
   if (y->dtype != KVA_F32 || x->dtype != KVA_F32 || y->rank - 2 > AXES) return false;
-  if (!is_static(x, 1) || !is_static(w, 0) || !is_static(y, 1)) return false;
+  if (!kva_type_is_static_from(x, 1) || !kva_type_is_static_from(w, 0) || !kva_type_is_static_from(y, 1)) return false;
   if (!kva_constant_of(kva_operand(n, 1)) && !uniform(kva_operand(n, 1))) return false;
   for (uint32_t d = 1; d < y->rank; d++)
-    if (!extent(y, d) || !extent(x, d)) return false;
+    if (!kva_type_extent(y, d) || !kva_type_extent(x, d)) return false;
   int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
-  return extent(w, 0) / groups >= MIN_FILTERS && fits(n) && panel_of_node(l, n) > 0;
+  return kva_type_extent(w, 0) / groups >= MIN_FILTERS && fits(n) && panel_of_node(l, n) > 0;
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
@@ -120,9 +109,9 @@ static const kva_tensor_data *packed(kva_layout *l, const kva_tensor_data *w, ui
 kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n) {
   kva_value *w = kva_operand(n, 1), *panels;
   uint32_t rank = w->type->rank + 1;
-  int64_t panel = panel_of_node(l, n), dims[KVA_MAX_RANK] = {(extent(w->type, 0) + panel - 1) / panel};
-  for (uint32_t d = 2; d < w->type->rank; d++) dims[d - 1] = extent(w->type, d);
-  dims[rank - 2] = extent(w->type, 1), dims[rank - 1] = panel;
+  int64_t panel = panel_of_node(l, n), dims[KVA_MAX_RANK] = {(kva_type_extent(w->type, 0) + panel - 1) / panel};
+  for (uint32_t d = 2; d < w->type->rank; d++) dims[d - 1] = kva_type_extent(w->type, d);
+  dims[rank - 2] = kva_type_extent(w->type, 1), dims[rank - 1] = panel;
   const kva_node *expand = uniform(w);
   if (expand) {
     kva_dim shape[KVA_MAX_RANK];

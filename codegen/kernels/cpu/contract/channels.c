@@ -77,23 +77,7 @@ static const kva_expr *times(const channels *x, const kva_expr *a, int64_t v) {
 static const kva_expr *least(const channels *x, const kva_expr *a, const kva_expr *b) {
   return kva_expr_min(x->e, a, b);
 }
-static int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /* ---- what the node is -------------------------------------------------------------------------------------------- */
-
-static bool all_known(const kva_type *t, uint32_t from) {
-  for (uint32_t d = from; d < t->rank; d++)
-    if (!kva_expr_is_const(t->dims[d], NULL)) return false;
-  return true;
-}
-
-static int64_t extent(const kva_type *t, uint32_t axis) {
-  int64_t v = 0;
-  kva_expr_is_const(t->dims[axis], &v);
-  return v;
-}
 
 static geometry geometry_of(const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
@@ -104,12 +88,12 @@ static geometry geometry_of(const kva_node *n) {
                 .kernel = {1, 1},
                 .stride = {1, 1},
                 .dilation = {1, 1},
-                .channels = extent(w, 1),
-                .filters = extent(w, 0) / a->group,
+                .channels = kva_type_extent(w, 1),
+                .filters = kva_type_extent(w, 0) / a->group,
                 .groups = a->group};
   for (uint32_t d = 0; d < window.n; d++) {
     uint32_t at = AXES - window.n + d;
-    g.in[at] = extent(x, 2 + d), g.out[at] = extent(y, 2 + d);
+    g.in[at] = kva_type_extent(x, 2 + d), g.out[at] = kva_type_extent(y, 2 + d);
     g.kernel[at] = window.kernel[d], g.stride[at] = window.stride[d];
     g.dilation[at] = window.dilation[d], g.before[at] = window.before[d];
   }
@@ -131,22 +115,6 @@ static bool is_product(const channels *x) {
 }
 
 /* ---- tiling ------------------------------------------------------------------------------------------------------ */
-
-/* Positions of a tile of 1..4 vectors: accumulators, a row of a panel and a factor fit the register file. */
-static int64_t most_positions(int64_t vectors, int64_t registers) {
-  static const int64_t with_32[] = {0, 14, 14, 8, 6}, with_16[] = {0, 12, 6, 4, 2};
-  return registers >= 32 ? with_32[vectors] : with_16[vectors];
-}
-
-/* Cycles of a step: two products a cycle, two loads, sums that wait for the ones before, a panel from the second cache.
- */
-static double cycles_of_step(int64_t positions, int64_t vectors) {
-  double products = 0.5 * (double)(positions * vectors), loads = 0.5 * (double)(positions + vectors);
-  double stream = 3.2 * (double)vectors, cycles = 4;
-  if (products > cycles) cycles = products;
-  if (loads > cycles) cycles = loads;
-  return stream > cycles ? stream : cycles;
-}
 
 /* From a result to the next in the patch, and in steps of the patch in the image. One tap leaves what it skips. */
 static int64_t patch_stride(const channels *x, int axis) {
@@ -178,13 +146,14 @@ static int64_t positions_known(const channels *x) {
 
 /* The tile that computes least, counted in cycles; of equals the one of most columns. */
 static bool choose_tile(channels *x) {
-  int64_t most = most_positions(x->vectors, x->l->target->vector_registers);
+  int64_t most = kva_contract_most_rows(x->l->target, x->vectors);
   int64_t height = x->product ? 1 : x->g.out[0], width = x->product ? positions_known(x) : x->g.out[1];
   double best = 0;
   for (int64_t c = most < width ? most : width; c >= 1; c--)
     for (int64_t r = 1; r * c <= most && r <= height; r++) {
       if (!x->product && patch_elements(x, r, c) > most_copied(x)) break;
-      double cycles = (double)(ceil_div(height, r) * ceil_div(width, c)) * cycles_of_step(r * c, x->vectors);
+      double cycles = (double)(kva_ceil_div(height, r) * kva_ceil_div(width, c)) *
+                      kva_contract_step_cycles(x->l->target, r * c, x->vectors);
       if (best > 0 && cycles >= best) continue;
       best = cycles;
       x->t.rows = r, x->t.columns = c;
@@ -192,15 +161,11 @@ static bool choose_tile(channels *x) {
   return best > 0;
 }
 
-static int64_t round_up(int64_t v, int64_t to) {
-  return ceil_div(v, to) * to;
-}
-
 /* Blocks of nearly equal height, at most `most`: whole tiles, or all. */
 static int64_t even_block(int64_t all, int64_t most, int64_t tile) {
   if (most >= all) return all;
   most = most > tile ? most / tile * tile : tile;
-  int64_t block = round_up(ceil_div(all, ceil_div(all, most)), tile);
+  int64_t block = kva_round_up(kva_ceil_div(all, kva_ceil_div(all, most)), tile);
   return block < all ? block : all;
 }
 
@@ -209,7 +174,7 @@ static void choose_channels(channels *x) {
   x->t.panels = x->group_panels;
   for (x->pitch = x->t.panels * x->panel; patch_elements(x, x->t.rows, x->t.columns) > most_copied(x);
        x->pitch = x->t.panels * x->panel)
-    x->t.panels = ceil_div(x->t.panels, 2);
+    x->t.panels = kva_ceil_div(x->t.panels, 2);
 }
 
 static int64_t panel_bytes(const channels *x) {
@@ -219,12 +184,12 @@ static int64_t panel_bytes(const channels *x) {
 
 static int64_t blocks_known(const channels *x) {
   int64_t positions = x->g.out[0] * x->g.out[1], all = positions_known(x);
-  if (x->product) return ceil_div(all, x->t.block_columns);
-  return all / positions * ceil_div(x->g.out[0], x->t.block_rows) * ceil_div(x->g.out[1], x->t.block_columns);
+  if (x->product) return kva_ceil_div(all, x->t.block_columns);
+  return all / positions * kva_ceil_div(x->g.out[0], x->t.block_rows) * kva_ceil_div(x->g.out[1], x->t.block_columns);
 }
 
 static int64_t items_known(const channels *x) {
-  return ceil_div(blocks_known(x), x->t.blocks) * x->g.groups * ceil_div(x->group_panels, x->t.panels);
+  return kva_ceil_div(blocks_known(x), x->t.blocks) * x->g.groups * kva_ceil_div(x->group_panels, x->t.panels);
 }
 
 /* Blocks of fewer rows, until there are enough: those that copy little for what they compute. */
@@ -241,7 +206,7 @@ static bool may_split_panels(const channels *x) {
   double copied = (double)patch_elements(x, x->t.block_rows, x->t.block_columns) / (double)x->pitch;
   double products = (double)(x->t.block_rows * x->t.block_columns * x->g.kernel[0] * x->g.kernel[1] * x->panel);
   if (x->t.panels == 1 || x->depthwise) return false;
-  return x->product || (double)ceil_div(x->t.panels, 2) * products >= MIN_PRODUCTS * copied;
+  return x->product || (double)kva_ceil_div(x->t.panels, 2) * products >= MIN_PRODUCTS * copied;
 }
 
 /* An item takes the panels that stay in the second cache, and all blocks, so that filters come there once; then less
@@ -251,12 +216,13 @@ static void share_out(channels *x) {
   if (!x->depthwise) x->t.panels = even_block(x->group_panels, fit > 1 ? fit : 1, 1);
   x->t.blocks = blocks_known(x);
   while (items_known(x) < WANTED_ITEMS) {
-    read[0] = positions_known(x) * x->g.stride[0] * x->g.stride[1] * x->pitch * ceil_div(x->group_panels, x->t.panels);
-    read[1] = x->group_panels * panel_bytes(x) / (int64_t)sizeof(float) * ceil_div(blocks_known(x), x->t.blocks);
+    read[0] =
+        positions_known(x) * x->g.stride[0] * x->g.stride[1] * x->pitch * kva_ceil_div(x->group_panels, x->t.panels);
+    read[1] = x->group_panels * panel_bytes(x) / (int64_t)sizeof(float) * kva_ceil_div(blocks_known(x), x->t.blocks);
     bool panels = may_split_panels(x);
     if (!panels && x->t.blocks == 1) return;
     int64_t *less = panels && (x->t.blocks == 1 || read[0] < read[1]) ? &x->t.panels : &x->t.blocks;
-    *less = ceil_div(*less, 2);
+    *less = kva_ceil_div(*less, 2);
   }
 }
 
@@ -271,7 +237,8 @@ static void choose_patch_blocks(channels *x) {
   tiling *t = &x->t;
   if (x->depthwise) choose_channels(x);
   int64_t most = g->out[1];
-  while (most > t->columns && patch_elements(x, t->rows, most) > most_copied(x)) most = round_up(most / 2, t->columns);
+  while (most > t->columns && patch_elements(x, t->rows, most) > most_copied(x))
+    most = kva_round_up(most / 2, t->columns);
   t->block_columns = even_block(g->out[1], most, t->columns);
   most = g->out[0];
   while (most > t->rows && patch_elements(x, most, t->block_columns) > most_copied(x)) most -= 1;
@@ -298,7 +265,7 @@ static channels channels_of(kva_lower *l, const kva_node *n) {
   else
     x.pitch = x.g.channels;
   x.vectors = x.panel / kva_target_lanes(l->target, KVA_F32);
-  x.group_panels = ceil_div(x.g.filters, x.panel);
+  x.group_panels = kva_ceil_div(x.g.filters, x.panel);
   x.product = is_product(&x);
   return x;
 }
@@ -311,7 +278,9 @@ const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
   if (!kva_panel_of(w) || !l->computes(l, w)) return "filters not in panels";
   if (y->dtype != KVA_F32) return "not of float";
   if (y->rank - 2 > AXES) return "more than two spatial axes";
-  if (!all_known(y, 2) || !all_known(kva_operand_type(n, 0), 1) || !all_known(w->type, 0)) return "unknown extents";
+  if (!kva_type_is_static_from(y, 2) || !kva_type_is_static_from(kva_operand_type(n, 0), 1) ||
+      !kva_type_is_static_from(w->type, 0))
+    return "unknown extents";
   int64_t lanes = kva_target_lanes(l->target, KVA_F32), panel = kva_panel_of(w);
   if (panel % lanes || panel > 4 * lanes) return "panels of no few vectors";
   channels x = channels_of(l, n);
@@ -562,7 +531,7 @@ void kva_cpu_channels_emit(kva_lower *l, const kva_node *n) {
   bool fits = choose_tile(&x);
   KVA_ASSERT(fits);
   choose_blocks(&x);
-  const kva_expr *panel_groups = num(&x, ceil_div(x.group_panels, x.t.panels)), *groups = num(&x, x.g.groups);
+  const kva_expr *panel_groups = num(&x, kva_ceil_div(x.group_panels, x.t.panels)), *groups = num(&x, x.g.groups);
   const kva_expr *blocks[] = {kva_expr_ceildiv(x.e, results_of(&x, 0), num(&x, x.t.block_rows)),
                               kva_expr_ceildiv(x.e, results_of(&x, 1), num(&x, x.t.block_columns))};
   const kva_expr *all = kva_expr_mul(x.e, blocks[0], blocks[1]);

@@ -5,6 +5,19 @@
 #include "codegen/kernels/any/contract/contraction.h"
 #include "ops/matmul.h"
 
+static inline int64_t kva_ceil_div(int64_t x, int64_t by) {
+  return (x + by - 1) / by;
+}
+static inline int64_t kva_round_up(int64_t x, int64_t to) {
+  return kva_ceil_div(x, to) * to;
+}
+
+/* Rows of a tile of 1 to 4 vectors, at most: accumulators, a row of the panel and a factor fit the registers. */
+int64_t kva_contract_most_rows(const kva_target *t, int64_t vectors);
+/* Cycles that a step of a tile takes: its products, its loads, the way of its part of the panel from L2, or the time
+ * from a sum to the next one in its register. */
+double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vectors);
+
 /* Why c has no tile kernel: see kva_kernel_row. */
 const char *kva_contract_refuses(const kva_contraction *c);
 

@@ -24,8 +24,6 @@
 
 enum {
   PRODUCTS_PER_CYCLE = 2,  /* of vectors */
-  LATENCY = 4,             /* cycles from a sum to the next one in its register */
-  L2_BYTES_PER_CYCLE = 24, /* that a loop over a panel gets, whatever data sheets say */
   PACKING_CYCLES = 4,      /* of a vector in L2 */
   FAR_CYCLES = 14,         /* of one beyond it */
   WINDOW_CYCLES = 12,      /* of one that lines of an image make, or a transposed matrix */
@@ -58,20 +56,6 @@ typedef struct tiling {
 } tiling;
 
 /* ---- tiling ------------------------------------------------------------------------------------------------------ */
-
-/* Rows for 1..4 vectors: 28 accumulators at most of 32 registers; half of that with 16. */
-static int64_t rows_for(int64_t vectors, int64_t registers) {
-  static const int64_t with_32[] = {0, 14, 14, 8, 6}, with_16[] = {0, 8, 6, 4, 2};
-  return registers >= 32 ? with_32[vectors] : with_16[vectors];
-}
-
-static int64_t round_up(int64_t x, int64_t to) {
-  return (x + to - 1) / to * to;
-}
-
-static int64_t ceil_div(int64_t x, int64_t by) {
-  return (x + by - 1) / by;
-}
 
 static bool is_window(const kva_contraction *c) {
   return c->leads * c->taps > 1;
@@ -111,17 +95,15 @@ static extents extents_of(const kva_contraction *c) {
 }
 
 static double step_cycles(const kva_contraction *c, int64_t rows, int64_t vectors) {
-  double products = (double)(rows * vectors) / PRODUCTS_PER_CYCLE;
-  double panel = (double)(vectors * c->l->target->vector_bytes) / L2_BYTES_PER_CYCLE;
   double rest = c->across_rows ? VECTOR_CYCLES * (double)vectors : STREAM_CYCLES * (double)rows;
-  return fmax(fmax(products, panel), LATENCY) + rest;
+  return kva_contract_step_cycles(c->l->target, rows, vectors) + rest;
 }
 
 /* Cycles of a step of all tiles; where rows are not known, of a row in full tiles. */
 static double tiles_cycles(const kva_contraction *c, const extents *n, int64_t columns, int64_t rows, int64_t vectors) {
   int64_t lanes = kva_target_lanes(c->l->target, c->type);
-  double cycles = step_cycles(c, rows, vectors) * (double)ceil_div(columns, vectors * lanes);
-  return n->rows ? cycles * (double)ceil_div(n->rows, rows) : cycles / (double)rows;
+  double cycles = step_cycles(c, rows, vectors) * (double)kva_ceil_div(columns, vectors * lanes);
+  return n->rows ? cycles * (double)kva_ceil_div(n->rows, rows) : cycles / (double)rows;
 }
 
 /* The widest and highest tile among the fastest. Where columns are a multiple of a symbol, as the positions of a batch
@@ -130,11 +112,11 @@ static void choose_tile(const kva_contraction *c, const extents *n, tiling *t) {
   int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers;
   int64_t columns = n->columns, widest = registers >= 32 ? 4 : c->panel ? 2 : 3;
   double least = INFINITY;
-  t->vectors = widest, t->tile_rows = rows_for(widest, registers);
+  t->vectors = widest, t->tile_rows = kva_contract_most_rows(c->l->target, widest);
   if (!columns && (!kva_expr_eval(columns_of(c), is_one, NULL, &columns) || columns < lanes)) columns = widest * lanes;
   for (int64_t v = widest; v >= 1; v--) {
     if (v > 1 && c->panel % (v * lanes)) continue; /* vectors would cross panels of memory */
-    int64_t most = rows_for(v, registers);
+    int64_t most = kva_contract_most_rows(c->l->target, v);
     if (n->rows && n->rows < most) most = n->rows;
     for (int64_t r = most; r >= 1 && (r == most || (n->rows && 2 * r >= most)); r--) {
       double cycles = tiles_cycles(c, n, columns, r, v);
@@ -160,8 +142,8 @@ static void choose_depth(const kva_contraction *c, const extents *n, tiling *t) 
   if (c->across_rows && t->depth * rows > MAX_ROWS_PACKED) t->depth = MAX_ROWS_PACKED / rows;
   if (c->across_rows && t->depth * columns > MAX_PACKED) t->depth = MAX_PACKED / columns;
   if (t->depth < 1) t->depth = 1;
-  if (n->depth) t->depth = ceil_div(n->depth, ceil_div(n->depth, t->depth));
-  if (kva_contract_block(c)) t->depth = round_up(t->depth, kva_contract_block(c));
+  if (n->depth) t->depth = kva_ceil_div(n->depth, kva_ceil_div(n->depth, t->depth));
+  if (kva_contract_block(c)) t->depth = kva_round_up(t->depth, kva_contract_block(c));
 }
 
 /* Panels that are packed one by one read b in short pieces of its rows, each in another page of memory. */
@@ -186,26 +168,27 @@ static double packing_cycles(const kva_contraction *c, int64_t elements) {
 /* What an item costs beside its products, as a share of them: packing, starting, and cores that wait for the last. */
 static double overhead(const kva_contraction *c, const extents *n, const tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel, cores = c->l->target->cores;
-  int64_t items = n->batch * ceil_div(n->rows, rows) * ceil_div(n->columns, columns);
-  int64_t products = n->rows * ceil_div(n->columns, t->panel) * t->vectors * n->depth * c->leads * c->taps * n->batch;
+  int64_t items = n->batch * kva_ceil_div(n->rows, rows) * kva_ceil_div(n->columns, columns);
+  int64_t products =
+      n->rows * kva_ceil_div(n->columns, t->panel) * t->vectors * n->depth * c->leads * c->taps * n->batch;
   bool shuffles = is_window(c) || c->along_depth;
   double of_b = shuffles ? WINDOW_CYCLES : packing_cycles(c, n->depth * n->columns);
   double of_a = c->across_rows ? packing_cycles(c, n->depth * n->rows) : 0;
   double packing = PRODUCTS_PER_CYCLE * (of_a / (double)columns + of_b / (double)rows);
   double start = (double)(items * ITEM_PRODUCTS) / (double)products;
-  double wait = (double)(round_up(items, cores) - items) / (double)items + 0.1 * (double)cores / (double)items;
+  double wait = (double)(kva_round_up(items, cores) - items) / (double)items + 0.1 * (double)cores / (double)items;
   return packing + start + wait;
 }
 
 /* Panels of an item and tiles of its block. */
 static void choose_item(const kva_contraction *c, const extents *n, tiling *t) {
   bool known = n->rows && n->columns && n->depth && n->batch;
-  int64_t tiles = n->rows ? ceil_div(n->rows, t->tile_rows) : MAX_BLOCK_ROWS;
+  int64_t tiles = n->rows ? kva_ceil_div(n->rows, t->tile_rows) : MAX_BLOCK_ROWS;
   double least = INFINITY;
   tiling best = *t;
   best.panels = 1, best.tiles = 1;
   for (int64_t most = tiles < MAX_BLOCK_ROWS ? tiles : MAX_BLOCK_ROWS; most >= 1; most--) {
-    t->tiles = ceil_div(tiles, ceil_div(tiles, most)); /* blocks are nearly equal */
+    t->tiles = kva_ceil_div(tiles, kva_ceil_div(tiles, most)); /* blocks are nearly equal */
     for (t->panels = 1; t->panels <= MAX_PANELS && item_fits(c, t); t->panels *= 2) {
       if (t->panels > 1 && (!known || is_window(c) || c->any || (t->panels - 1) * t->panel >= n->columns)) break;
       double cost = known ? overhead(c, n, t) : 1 / (double)t->tiles;

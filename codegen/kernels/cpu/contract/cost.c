@@ -1,0 +1,22 @@
+/* What a register tile of a contraction costs on a CPU, for tiles.c and channels.c. */
+#include "codegen/kernels/cpu/contract/contract.h"
+
+#include <math.h>
+
+enum {
+  PRODUCTS_PER_CYCLE = 2, /* of vectors */
+  LOADS_PER_CYCLE = 2,
+  LATENCY = 4,             /* of a product */
+  L2_BYTES_PER_CYCLE = 24, /* that a loop over a panel gets, whatever data sheets say */
+};
+
+int64_t kva_contract_most_rows(const kva_target *t, int64_t vectors) {
+  static const int64_t with_32[] = {0, 14, 14, 8, 6}, with_16[] = {0, 12, 6, 4, 2};
+  return t->vector_registers >= 32 ? with_32[vectors] : with_16[vectors];
+}
+
+double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vectors) {
+  double products = (double)(rows * vectors) / PRODUCTS_PER_CYCLE, loads = (double)(rows + vectors) / LOADS_PER_CYCLE;
+  double panel = (double)(vectors * t->vector_bytes) / L2_BYTES_PER_CYCLE;
+  return fmax(fmax(products, loads), fmax(panel, LATENCY));
+}

@@ -93,6 +93,7 @@ typedef struct kva_indexing {
 } kva_indexing;
 
 typedef struct kva_shape_values kva_shape_values; /* ops/shape_values.h */
+typedef struct kva_builder kva_builder;           /* ops/build.h */
 typedef struct kva_infer kva_infer;
 typedef struct kva_ref kva_ref;
 typedef struct kva_ref_tensor kva_ref_tensor;
@@ -175,6 +176,11 @@ struct kva_op_info {
   /* Builds n, some of whose operands have an axis of sequences before their own (kva_is_lifted), with these operands
    * and attributes. NULL, of the row or as its result: there is no way; elementwise operators broadcast. */
   kva_value *(*lifted)(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+
+  /* Builds n for operands whose axes are moved: axis d of n's result, and of an operand of as many axes, is axis
+   * moved[d] of what is built and of `operands`; others are as they were. NULL: only elementwise operators can.
+   * passes/layout.c puts channels last by it. */
+  kva_value *(*permute)(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
 
   /* Whether n's results are sums over this axis of the operand, along which others of its operands then have an axis
    * that is summed, too, or none. NULL: never. */

@@ -120,3 +120,9 @@ kva_value *kva_concat_lifted(kva_incremental *c, const kva_node *n, kva_value *c
   }
   return kva_build(c->b, KVA_OP_concat, n->n_operands, in, &(kva_concat_attrs){1 + (int64_t)axis_of(n)});
 }
+
+kva_value *kva_concat_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved) {
+  kva_concat_attrs attrs = *(const kva_concat_attrs *)n->attrs;
+  attrs.axis = moved[axis_of(n)];
+  return kva_build(b, KVA_OP_concat, n->n_operands, operands, &attrs);
+}

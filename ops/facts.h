@@ -95,6 +95,13 @@ int kva_cross_entropy_agrees(const void *attrs, const kva_type *t, uint32_t oper
 int kva_kv_shift_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 int kva_matmul_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 
+/* ---- with axes moved (kva_op_info.permute) ----------------------------------------------------------------------- */
+
+kva_value *kva_reduce_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
+kva_value *kva_slice_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
+kva_value *kva_pad_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
+kva_value *kva_concat_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
+
 /* ---- axes that results step along (kva_op_info.source_axis) ------------------------------------------------------ */
 
 int kva_broadcast_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);

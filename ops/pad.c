@@ -210,3 +210,11 @@ kva_status kva_pad_incremental(kva_incremental *c, const kva_node *n) {
   c->results[0] = kva_slice_rows(c->b, all, axis, kva_expr_const(c->b->m->exprs, 0), c->time);
   return KVA_OK;
 }
+
+kva_value *kva_pad_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved) {
+  const kva_pad_attrs *a = n->attrs;
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < a->before.n; d++) before[moved[d]] = a->before.v[d], after[moved[d]] = a->after.v[d];
+  kva_pad_attrs attrs = {.before = {a->before.n, before}, .after = {a->after.n, after}, .mode = a->mode};
+  return kva_build(b, KVA_OP_pad, n->n_operands, operands, &attrs);
+}

@@ -301,3 +301,13 @@ int kva_arg_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   reduced[kva_axis(arg_attrs(n)->axis, x->rank)] = true;
   return source_of_kept(x, reduced, arg_attrs(n)->keepdims, axis);
 }
+
+/* Without keepdims the result has fewer axes than the operand. */
+kva_value *kva_reduce_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved) {
+  kva_reduce_attrs attrs = *attrs_of(n);
+  int64_t axes[KVA_MAX_RANK];
+  KVA_ASSERT(attrs.keepdims);
+  for (uint32_t i = 0; i < attrs.axes.n; i++) axes[i] = moved[kva_axis(attrs.axes.v[i], kva_operand_type(n, 0)->rank)];
+  attrs.axes.v = axes;
+  return kva_build(b, n->op->id, n->n_operands, operands, &attrs);
+}

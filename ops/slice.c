@@ -164,3 +164,14 @@ kva_value *kva_slice_lifted(kva_incremental *c, const kva_node *n, kva_value *co
                        .steps = {a->shape.n + 1, steps}};
   return kva_build(c->b, KVA_OP_slice, 1, operands, &b);
 }
+
+kva_value *kva_slice_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved) {
+  const kva_slice_attrs *a = n->attrs;
+  kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
+  int64_t steps[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < a->shape.n; d++) {
+    starts[moved[d]] = a->starts.v[d], shape[moved[d]] = a->shape.v[d], steps[moved[d]] = step_of(n, d);
+  }
+  kva_slice_attrs attrs = {.starts = {a->starts.n, starts}, .shape = {a->shape.n, shape}, .steps = {a->steps.n, steps}};
+  return kva_build(b, KVA_OP_slice, n->n_operands, operands, &attrs);
+}

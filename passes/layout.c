@@ -12,6 +12,7 @@
  * node, what is in regions that gain. Requires: folding, which has made constants of filters; it is before pass splat,
  * which makes states of uniform ones. Breaks: a transposition and its inverse meet, and pass simplify would undo both:
  * it must not run again. Values are kept up to rounding. */
+#include "passes/fuse_internal.h"
 #include "passes/layout.h"
 
 /* In elements moved, a store and a load: what a result of a convolution gains for each product, and one without. */
@@ -122,7 +123,8 @@ static bool is_last(const kva_layout *l, const kva_value *v) {
 
 /* Element code whose result has the shape of an operand with the layout. Dropout depends on where elements are. */
 static bool elements_follow(const kva_layout *l, const kva_node *n, marked_fn marked) {
-  if (n->n_results != 1 || n->op->traits & KVA_UPDATES || kva_is(n, KVA_OP_dropout)) return false;
+  if (!(n->op->traits & KVA_ELEMENTWISE) || n->n_results != 1) return false;
+  if (n->op->traits & KVA_UPDATES || kva_is(n, KVA_OP_dropout)) return false;
   const kva_type *y = n->results[0].type;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = kva_operand(n, i);
@@ -176,11 +178,32 @@ static kva_value *move_elements(kva_layout *l, kva_builder *b, kva_node *n) {
   return kva_build(b, n->op->id, n->n_operands, operands, n->attrs);
 }
 
-static bool first_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
-  return marked(l, kva_operand(n, 0));
+/* Operators whose rows say how they are done with axes moved. */
+static bool axes_follow(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  if (!n->op->permute) return false;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = kva_operand(n, i);
+    if (v && v->type->rank == n->results[0].type->rank && marked(l, v)) return true;
+  }
+  return false;
+}
+
+static kva_value *move_axes(kva_layout *l, kva_builder *b, kva_node *n) {
+  uint32_t rank = n->results[0].type->rank, moved[KVA_MAX_RANK];
+  kva_value **operands = KVA_NEW_ARRAY(l->scratch, kva_value *, n->n_operands);
+  for (uint32_t d = 0; d < rank; d++) moved[d] = moved_axis(rank, d);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    kva_value *v = kva_operand(n, i);
+    operands[i] = last_of(l, v) ? last_of(l, v) : v && v->type->rank == rank ? channels_last(b, v) : v;
+  }
+  return n->op->permute(b, n, operands, moved);
 }
 
 enum { BN_X, BN_SCALE, BN_BIAS, BN_MEAN, BN_VAR };
+
+static bool is_batch_norm(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  return kva_is(n, KVA_OP_batch_norm) && marked(l, kva_operand(n, BN_X));
+}
 
 /* (x - mean) * slope + bias */
 static kva_value *move_batch_norm(kva_layout *l, kva_builder *b, kva_node *n) {
@@ -191,104 +214,36 @@ static kva_value *move_batch_norm(kva_layout *l, kva_builder *b, kva_node *n) {
   return kva_add(b, kva_mul(b, kva_sub(b, x, kva_operand(n, BN_MEAN)), slope), kva_operand(n, BN_BIAS));
 }
 
-static bool pool_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+/* A pool: a window over one operand, which keeps images and channels where they are. */
+static bool window_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  if (kva_fuse_role(n) != ROLE_WINDOW || n->n_operands != 1) return false;
   for (uint32_t r = 1; r < n->n_results; r++)
     if (n->results[r].uses) return false;
-  return marked(l, kva_operand(n, 0));
+  return n->results[0].type->rank == kva_operand_type(n, 0)->rank && marked(l, kva_operand(n, 0));
 }
 
-/* The pool stays, between both transpositions. */
-static kva_value *move_pool(kva_layout *l, kva_builder *b, kva_node *n) {
+/* It stays, between both transpositions. */
+static kva_value *move_window(kva_layout *l, kva_builder *b, kva_node *n) {
   (void)l;
   kva_value *x = kva_operand(n, 0);
   return transposed(b, kva_build_node(b, n->op->id, 1, &x, n->n_results, n->attrs)->results);
 }
 
-static bool concat_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
-  for (uint32_t i = 0; i < n->n_operands; i++)
-    if (marked(l, kva_operand(n, i))) return true;
-  return false;
-}
-
-static kva_value *move_concat(kva_layout *l, kva_builder *b, kva_node *n) {
-  uint32_t rank = n->results[0].type->rank;
-  kva_concat_attrs attrs = *(const kva_concat_attrs *)n->attrs;
-  attrs.axis = moved_axis(rank, (uint32_t)(attrs.axis < 0 ? attrs.axis + rank : attrs.axis));
-  kva_value **operands = KVA_NEW_ARRAY(l->scratch, kva_value *, n->n_operands);
-  for (uint32_t i = 0; i < n->n_operands; i++) {
-    operands[i] = last_of(l, kva_operand(n, i));
-    if (!operands[i]) operands[i] = channels_last(b, kva_operand(n, i));
-  }
-  return kva_build(b, KVA_OP_concat, n->n_operands, operands, &attrs);
-}
-
-/* One for each axis, moved. */
-static void move_dims(uint32_t rank, kva_dims from, kva_dim *to) {
-  for (uint32_t d = 0; d < rank; d++) to[moved_axis(rank, d)] = from.v[d];
-}
-
-static kva_value *move_pad(kva_layout *l, kva_builder *b, kva_node *n) {
-  uint32_t rank = n->results[0].type->rank;
-  const kva_pad_attrs *a = n->attrs;
-  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
-  move_dims(rank, a->before, before), move_dims(rank, a->after, after);
-  kva_pad_attrs attrs = {.before = {rank, before}, .after = {rank, after}, .mode = a->mode};
-  kva_value *operands[] = {last_of(l, kva_operand(n, 0)), kva_operand(n, 1)};
-  return kva_build(b, KVA_OP_pad, n->n_operands, operands, &attrs);
-}
-
-static kva_value *move_slice(kva_layout *l, kva_builder *b, kva_node *n) {
-  uint32_t rank = n->results[0].type->rank;
-  const kva_slice_attrs *a = n->attrs;
-  kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
-  int64_t steps[KVA_MAX_RANK];
-  move_dims(rank, a->starts, starts), move_dims(rank, a->shape, shape);
-  for (uint32_t d = 0; d < a->steps.n; d++) steps[moved_axis(rank, d)] = a->steps.v[d];
-  kva_slice_attrs attrs = {.starts = {rank, starts}, .shape = {rank, shape}, .steps = {a->steps.n, steps}};
-  return kva_build(b, KVA_OP_slice, 1, (kva_value *[]){last_of(l, kva_operand(n, 0))}, &attrs);
-}
-
-/* With keepdims, since then the result has channels, too. */
-static bool reduction_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
-  return ((const kva_reduce_attrs *)n->attrs)->keepdims && marked(l, kva_operand(n, 0));
-}
-
-static kva_value *move_reduction(kva_layout *l, kva_builder *b, kva_node *n) {
-  uint32_t rank = n->results[0].type->rank;
-  kva_reduce_attrs attrs = *(const kva_reduce_attrs *)n->attrs;
-  int64_t axes[KVA_MAX_RANK];
-  for (uint32_t i = 0; i < attrs.axes.n; i++)
-    axes[i] = moved_axis(rank, (uint32_t)(attrs.axes.v[i] < 0 ? attrs.axes.v[i] + rank : attrs.axes.v[i]));
-  attrs.axes.v = axes;
-  return kva_build(b, n->op->id, 1, (kva_value *[]){last_of(l, kva_operand(n, 0))}, &attrs);
-}
-
 typedef struct follower {
-  kva_op_id op;
   bool (*follows)(const kva_layout *l, const kva_node *n, marked_fn marked);
   kva_value *(*move)(kva_layout *l, kva_builder *b, kva_node *n); /* its result with channels last */
 } follower;
 
-static const follower followers[] = {
-    {KVA_OP_batch_norm, first_follows, move_batch_norm},
-    {KVA_OP_max_pool, pool_follows, move_pool},
-    {KVA_OP_avg_pool, pool_follows, move_pool},
-    {KVA_OP_concat, concat_follows, move_concat},
-    {KVA_OP_pad, first_follows, move_pad},
-    {KVA_OP_slice, first_follows, move_slice},
-    {KVA_OP_reduce_sum, reduction_follows, move_reduction},
-    {KVA_OP_reduce_mean, reduction_follows, move_reduction},
-    {KVA_OP_reduce_max, reduction_follows, move_reduction},
-    {KVA_OP_reduce_min, reduction_follows, move_reduction},
-};
-static const follower elementwise = {0, elements_follow, move_elements};
+static const follower followers[] = {{elements_follow, move_elements},
+                                     {is_batch_norm, move_batch_norm},
+                                     {axes_follow, move_axes},
+                                     {window_follows, move_window}};
 
 /* NULL: n does not follow. */
 static const follower *follower_of(const kva_layout *l, const kva_node *n, marked_fn marked) {
-  const follower *f = n->op->traits & KVA_ELEMENTWISE ? &elementwise : NULL;
   for (size_t i = 0; i < sizeof followers / sizeof *followers; i++)
-    if (kva_is(n, followers[i].op)) f = &followers[i];
-  return f && f->follows(l, n, marked) ? f : NULL;
+    if (followers[i].follows(l, n, marked)) return &followers[i];
+  return NULL;
 }
 
 /* ---- the first sweep --------------------------------------------------------------------------------------------- */

@@ -124,17 +124,21 @@ typedef struct range {
   uint32_t first, last;
 } range;
 
-static void add_readers(const cutter *c, const kva_value *v, bool *seen, range *out) {
-  for (const kva_use *u = v->uses; u; u = u->next) {
-    const kva_node *user = u->user;
-    if (c->place[user->id]) {
-      uint32_t at = c->place[user->id] - 1;
-      if (at < out->first) out->first = at;
-      if (at > out->last) out->last = at;
-    }
-    if (is_main(c->s, user) || seen[user->id]) continue;
-    seen[user->id] = true;
-    for (uint32_t r = 0; r < user->n_results; r++) add_readers(c, &user->results[r], seen, out);
+static bool reads_any(const kva_node *n, const bool *of) {
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (kva_operand(n, i) && kva_operand(n, i)->def && of[kva_operand(n, i)->def->id]) return true;
+  return false;
+}
+
+/* reached: by node id, what is made of the parameter that `read` reads, in no stage. */
+static void add_readers(const cutter *c, const kva_node *read, bool *reached, range *out) {
+  reached[read->id] = true;
+  for (const kva_node *n = read->next; n; n = n->next) {
+    if (!reads_any(n, reached)) continue;
+    uint32_t place = c->place[n->id];
+    if (place && place - 1 < out->first) out->first = place - 1;
+    if (place && place - 1 > out->last) out->last = place - 1;
+    reached[n->id] = !is_main(c->s, n);
   }
 }
 
@@ -142,11 +146,12 @@ static void add_readers(const cutter *c, const kva_value *v, bool *seen, range *
 static range *find_readers(const cutter *c) {
   const kva_module *m = c->s->m;
   range *readers = KVA_NEW_ARRAY(c->s->scratch, range, m->states.len + 1);
+  bool *reached = KVA_NEW_ARRAY(c->s->scratch, bool, m->next_node_id + 1);
   for (uint32_t i = 0; i < m->states.len; i++) readers[i].first = c->n;
   for (const kva_node *n = c->s->graph->first; n; n = n->next) {
     if (!reads_parameter(n)) continue;
-    bool *seen = KVA_NEW_ARRAY(c->s->scratch, bool, m->next_node_id + 1);
-    add_readers(c, &n->results[0], seen, &readers[kva_state_read_by(n)->id]);
+    memset(reached, 0, (m->next_node_id + 1) * sizeof *reached);
+    add_readers(c, n, reached, &readers[kva_state_read_by(n)->id]);
   }
   return readers;
 }

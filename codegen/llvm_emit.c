@@ -168,6 +168,7 @@ static void create_scopes(kva_emit *e, const char *name) {
 static void bind_buffers(kva_emit *e) {
   LLVMTypeRef ptr = LLVMPointerTypeInContext(e->ctx, 0);
   uint32_t parameter = 0;
+  if (!kva_ll_is_gpu(e)) e->spare = LLVMBuildAlloca(e->b, LLVMInt64TypeInContext(e->ctx), "spare");
   for (uint32_t i = 0; i < e->k->bufs.len; i++) {
     const kva_kbuf *buf = e->k->bufs.data[i];
     e->bufs[buf->id] = buf->space == KVA_K_PARAM ? load_entry(e, ptr, 0, parameter++) : kva_ll_local(e, buf);

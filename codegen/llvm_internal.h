@@ -93,6 +93,7 @@ typedef struct kva_emit {
   LLVMValueRef fn;
   LLVMValueRef begin, end;       /* work items of this call */
   LLVMValueRef *bufs;            /* by buffer id */
+  LLVMValueRef spare;            /* CPU: 8 bytes on the stack for lanes that do not store */
   LLVMValueRef *values;          /* by instruction id: its value as last emitted */
   bool *varying;                 /* by instruction id, see kva_lanes */
   LLVMValueRef *scopes, *others; /* alias metadata by buffer id */

@@ -110,12 +110,56 @@ static LLVMValueRef load_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef p
   return v;
 }
 
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
+
+/* The machine has an instruction for it: AVX-512 for elements in a row, and for others of 32 bits and more, which AVX2
+ * only loads. For what it has not LLVM makes a branch of each lane, and LLVM 19 then gives some lanes the masks of
+ * others (machine-cse after sinking; tests/e2e/gather_halves.kv has a graph). So lanes have addresses of their own
+ * here, or that of a spare place, without branches. */
+static bool has_masked(const kva_emit *e, const kva_kbuf *buf, bool in_row, bool loads) {
+  enum { AVX2 = 32, AVX512 = 64, WORD = 4 }; /* bytes */
+  int64_t vector = e->cg->target.vector_bytes;
+  bool words = element_bytes(buf) >= WORD;
+  if (kva_ll_is_gpu(e)) return true;
+  return in_row ? vector >= AVX512 || (vector >= AVX2 && words) : words && vector >= (loads ? AVX2 : AVX512);
+}
+
+static LLVMValueRef lane_pointer(kva_emit *e, const kva_kbuf *buf, LLVMValueRef pointer, LLVMValueRef mask,
+                                 LLVMValueRef otherwise, unsigned k) {
+  LLVMValueRef lane = kva_ll_i64(e, k);
+  LLVMValueRef at = kva_ll_is_vector(pointer)
+                        ? LLVMBuildExtractElement(e->b, pointer, lane, "")
+                        : LLVMBuildGEP2(e->b, kva_ll_storage(e, buf->dtype), pointer, &lane, 1, "");
+  return LLVMBuildSelect(e->b, LLVMBuildExtractElement(e->b, mask, lane, ""), at, otherwise, "");
+}
+
+static LLVMValueRef load_lanes(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointer,
+                               LLVMValueRef mask) {
+  LLVMValueRef v = LLVMGetPoison(type), none = zeros(e);
+  for (unsigned k = 0; k < LLVMGetVectorSize(type); k++) {
+    LLVMValueRef at = lane_pointer(e, buf, pointer, mask, none, k);
+    LLVMValueRef x = LLVMBuildLoad2(e->b, kva_ll_storage(e, buf->dtype), at, "");
+    LLVMSetAlignment(x, element_bytes(buf));
+    v = LLVMBuildInsertElement(e->b, v, x, kva_ll_i64(e, k), "");
+  }
+  return v;
+}
+
+static void store_each(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef pointer, LLVMValueRef mask) {
+  for (unsigned k = 0; k < LLVMGetVectorSize(LLVMTypeOf(v)); k++) {
+    LLVMValueRef at = lane_pointer(e, buf, pointer, mask, e->spare, k);
+    LLVMValueRef s = LLVMBuildStore(e->b, LLVMBuildExtractElement(e->b, v, kva_ll_i64(e, k), ""), at);
+    LLVMSetAlignment(s, element_bytes(buf));
+  }
+}
+
 static LLVMValueRef masked_load(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointer,
                                 LLVMValueRef mask) {
   LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
   LLVMValueRef args[] = {pointer, LLVMConstInt(i32, element_bytes(buf), false), mask, LLVMConstNull(type)};
   LLVMTypeRef types[] = {type, LLVMTypeOf(pointer)};
   bool gather = kva_ll_is_vector(pointer);
+  if (!LLVMIsConstant(mask) && !has_masked(e, buf, !gather, true)) return load_lanes(e, buf, type, pointer, mask);
   LLVMValueRef v = kva_ll_intrinsic(e, gather ? "llvm.masked.gather" : "llvm.masked.load", 2, types, 4, args);
   annotate(e, buf, v);
   return v;
@@ -131,6 +175,10 @@ static void masked_store(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMV
   LLVMValueRef args[] = {v, pointer, LLVMConstInt(i32, element_bytes(buf), false), mask};
   LLVMTypeRef types[] = {LLVMTypeOf(v), LLVMTypeOf(pointer)};
   bool scatter = kva_ll_is_vector(pointer);
+  if (!LLVMIsConstant(mask) && !has_masked(e, buf, !scatter, false)) {
+    store_each(e, buf, v, pointer, mask);
+    return;
+  }
   LLVMValueRef call = kva_ll_intrinsic(e, scatter ? "llvm.masked.scatter" : "llvm.masked.store", 2, types, 4, args);
   annotate(e, buf, call);
 }
@@ -164,26 +212,6 @@ static LLVMValueRef addresses(kva_emit *e, const kva_kbuf *buf, const kva_expr *
   return LLVMBuildGEP2(e->b, type, base, &varying, 1, "");
 }
 
-/* Elements that a CPU does not gather, without a branch. LLVM makes a branch of each lane of a masked gather, and LLVM
- * 19 then gives some lanes the masks of others (machine-cse after sinking; tests/e2e/gather_halves.kv). */
-static bool has_no_gather(const kva_emit *e, const kva_kbuf *buf) {
-  enum { GATHERED_BYTES = 4, GATHERING_BYTES = 32 }; /* AVX2 has the instruction, SSE and NEON have not */
-  return !kva_ll_is_gpu(e) && (element_bytes(buf) < GATHERED_BYTES || e->cg->target.vector_bytes < GATHERING_BYTES);
-}
-
-static LLVMValueRef load_lanes(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointers,
-                               LLVMValueRef mask) {
-  LLVMValueRef v = LLVMGetPoison(type), none = zeros(e);
-  for (unsigned k = 0; k < e->lanes.n; k++) {
-    LLVMValueRef lane = kva_ll_i64(e, k), at = LLVMBuildExtractElement(e->b, pointers, lane, "");
-    at = LLVMBuildSelect(e->b, LLVMBuildExtractElement(e->b, mask, lane, ""), at, none, "");
-    LLVMValueRef x = LLVMBuildLoad2(e->b, kva_ll_storage(e, buf->dtype), at, "");
-    LLVMSetAlignment(x, element_bytes(buf));
-    v = LLVMBuildInsertElement(e->b, v, x, lane, "");
-  }
-  return v;
-}
-
 static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
   LLVMValueRef permuted = mask ? NULL : kva_ll_permute(e, i);
@@ -191,9 +219,7 @@ static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef m
   bool in_parts = !is_packed(i->buf) && !kva_ll_is_gpu(e);
   LLVMValueRef index = in_parts ? NULL : kva_ll_expr_lanes(e, i->index);
   LLVMValueRef pointer = in_parts ? addresses(e, i->buf, i->index) : address(e, i->buf, index, !mask);
-  bool one_by_one = mask && has_no_gather(e, i->buf);
-  LLVMValueRef v = one_by_one ? load_lanes(e, i->buf, type, pointer, mask)
-                              : masked_load(e, i->buf, type, pointer, mask ? mask : all_lanes(e, e->lanes.n));
+  LLVMValueRef v = masked_load(e, i->buf, type, pointer, mask ? mask : all_lanes(e, e->lanes.n));
   if (is_packed(i->buf)) v = LLVMBuildLShr(e->b, v, shift_of_packed(e, i->buf, index), "");
   return v;
 }

@@ -197,10 +197,8 @@ static kva_status alone(const kva_device_call *call) {
   bool moves = step->call == KVA_CALL_NEIGHBOUR; /* which there is none of */
   int32_t n = step->n_results;
   for (int32_t i = 0; i < n; i++) {
-    int64_t from = call->bytes[step->args[i]], to = call->bytes[step->args[n + i]],
-            least = moves       ? 0
-                    : from < to ? from
-                                : to;
+    int64_t from = moves ? 0 : call->bytes[step->args[i]], to = call->bytes[step->args[n + i]];
+    int64_t least = from < to ? from : to;
     if (least) memmove(call->args[n + i], call->args[i], (size_t)least);
     if (to > least) memset((char *)call->args[n + i] + least, 0, (size_t)(to - least));
   }

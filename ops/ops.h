@@ -59,7 +59,6 @@ static inline double kva_ref_tensor_get(const kva_ref_tensor *w, int64_t i) {
 
 /* ---- differentiation --------------------------------------------------------------------------------------------- */
 
-
 /* One call of <op>_vjp: grad_out[k] is dL/d(result k), or NULL for none. The rule sets grad_in[i] to dL/d(operand i)
  * for operands with wants[i], and leaves NULL for zero. It builds ordinary nodes with b. */
 struct kva_vjp {

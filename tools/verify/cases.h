@@ -59,7 +59,7 @@ bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t n
 /* As many numbers as go through all that the generator varies in a fixed order. */
 uint32_t kva_case_random_least(kva_op_id op);
 
-/* Runs f on inputs; outputs are reference tensors from malloc. Either the reference or compiled code. */
+/* ---- building and running ---------------------------------------------------------------------------------------- */
 
 /* Runs f on inputs; outputs are reference tensors from malloc. Either the reference or compiled code. */
 typedef kva_status (*kva_executor)(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
@@ -76,7 +76,8 @@ typedef struct kva_case_built {
   uint32_t n_inputs, n_outputs;
   kva_ref_tensor *inputs[KVA_CASE_OPERANDS];
 } kva_case_built;
-/* dtype NONE: the case's. A failure is stored in built->diag and frees nothing: always call kva_case_free. */
+/* dtype: replaces the case's; NONE keeps it. A failure is stored in built->diag and frees nothing: always call
+ * kva_case_free. */
 kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *built);
 /* The same without values: n_inputs is 0, and extents cost no memory. */
 kva_status kva_case_build_graph(const kva_case *c, kva_dtype dtype, kva_case_built *built);
@@ -88,7 +89,7 @@ void kva_case_describe(const kva_case *c, kva_dtype dtype, kva_text *text);
 /* Uniform in (0, 1), a function of its arguments. */
 double kva_case_uniform(uint64_t element, uint64_t stream);
 
-/* The failure and the error of the worst element. Zero-initialise; free the text. */
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 /* The failure and the error of the worst element. Zero-initialise; free the text. */
 typedef struct kva_check {
@@ -102,17 +103,16 @@ typedef struct kva_check {
 
 /* Executor against reference, within the row's tolerance. */
 bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user, kva_check *check);
+/* Compares the operator's vjp with central differences, both on the reference in double. */
+bool kva_case_check_gradient(const kva_case *c, kva_check *check);
 /* Compares the vjp's graph in float: executor against reference. The tolerance is the sum of its operators'
  * tolerances. */
-bool kva_case_check_gradient(const kva_case *c, kva_check *check);
-/* Whether the two gradient checks apply: there is a rule, and values for which it holds. */
 bool kva_case_check_backward(const kva_case *c, kva_executor run, void *user, kva_check *check);
 /* Whether the two gradient checks apply: there is a rule, and values for which it holds. */
 bool kva_case_has_gradient(const kva_case *c);
 /* Largest relative error of a gradient. */
 #define KVA_GRADIENT_TOLERANCE 1e-6
-/* Maximum difference, at 1, of a result with an error of `units` in the last place of float or double. Narrower types
- * are computed in float and rounded when stored, independently of the length of a sum: a few units at most. */
+/* Spacing of the type's values at 1. */
 double kva_case_epsilon(kva_dtype t);
 /* Maximum difference, at 1, of a result with an error of `units` in the last place of float or double. Narrower types
  * are computed in float and rounded when stored, independently of the length of a sum: a few units at most. */

@@ -8,11 +8,11 @@
 
 typedef struct kva_verify_options {
   const char *op;    /* name of one operator; NULL: all */
-  int threads;       /* that verify; 0: as many as the machine has */
+  int threads;       /* 0: as many as the process may run on */
   uint32_t n_random; /* random cases per operator and dtype */
   bool no_gradients;
   kva_executor run; /* NULL: compiled code */
-  void *run_user;   /* for `run` */
+  void *run_user;   /* for `run`; for compiled code a const kva_target_options *, or NULL: the host */
   const char *arch; /* alternative to `run`: PTX for this GPU on the simulator */
 } kva_verify_options;
 

@@ -49,6 +49,9 @@ static inline kva_kval mb_select(kva_mb *b, kva_kval c, kva_kval x, kva_kval y) 
 static inline kva_kval mb_abs(kva_mb *b, kva_kval x) {
   return kva_mb_op(b, KVA_K_abs, 1, x, NULL, NULL);
 }
+static inline kva_kval mb_scalef(kva_mb *b, kva_kval x, kva_kval n) {
+  return kva_mb_op(b, KVA_K_scalef, 2, x, n, NULL);
+}
 static inline kva_kval mb_neg(kva_mb *b, kva_kval x) {
   return kva_mb_op(b, KVA_K_neg, 1, x, NULL, NULL);
 }

@@ -7,33 +7,30 @@ static const double LOG2E = 1.4426950408889634;
 static const double LN2_HI = 0.693147182464599609375; /* ln 2 rounded to f32, and the remainder */
 static const double LN2_LO = -1.904654290582768e-9;
 static const double MAGIC = 12582912; /* 1.5 * 2^23: adding it rounds to an integer, whose value is in the low bits */
-enum { MAGIC_BITS = 0x4B400000 };
 
 /* (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 3.3e-9. */
 static const double EXP_TAIL[] = {0.5, 0.166665167, 0.0416661985, 0.00836923905, 0.00139510981};
 
-/* x = n ln 2 + r, |r| <= ln(2)/2. Returns e^r - 1; *out_n is n as an integer. */
+/* x = n ln 2 + r, |r| <= ln(2)/2. Returns e^r - 1; *out_n is the integer n. */
 static kva_kval reduce(kva_mb *b, kva_kval x, kva_kval *out_n) {
   kva_kval magic = kva_mb_f32(b, MAGIC);
   kva_kval shifted = mb_fma(b, x, kva_mb_f32(b, LOG2E), magic), n = mb_sub(b, shifted, magic);
   kva_kval r = mb_fma(b, n, kva_mb_f32(b, -LN2_HI), x);
   r = mb_fma(b, n, kva_mb_f32(b, -LN2_LO), r);
-  *out_n = mb_sub(b, mb_bits(b, shifted), kva_mb_i32(b, MAGIC_BITS));
+  *out_n = n;
   return mb_fma(b, mb_mul(b, r, r), kva_mb_poly(b, r, 5, EXP_TAIL), r);
 }
 
-static kva_kval power_of_two(kva_mb *b, kva_kval n) {
-  return mb_float(b, mb_shl(b, mb_add(b, n, kva_mb_i32(b, 127)), kva_mb_i32(b, 23)));
+/* 2^(n + extra), by its exponent: the shift drops the bits of MAGIC. */
+static kva_kval power_of_two(kva_mb *b, kva_kval n, int extra) {
+  kva_kval exponent = mb_add(b, n, kva_mb_f32(b, MAGIC + 127 + extra));
+  return mb_float(b, mb_shl(b, mb_bits(b, exponent), kva_mb_i32(b, 23)));
 }
 
-/* Applies the scale in two halves, so that neither factor over- or underflows unless the product does, and subnormal
- * results round once. */
 kva_kval kva_math_exp_scaled(kva_mb *b, kva_kval x, int extra) {
   kva_kval n, inside = mb_at_least(b, mb_at_most(b, x, kva_mb_f32(b, 90)), kva_mb_f32(b, -105));
   kva_kval e = mb_add(b, reduce(b, inside, &n), kva_mb_f32(b, 1));
-  if (extra) n = mb_add(b, n, kva_mb_i32(b, extra));
-  kva_kval half = mb_shr(b, n, kva_mb_i32(b, 1)), rest = mb_sub(b, n, half);
-  return mb_mul(b, mb_mul(b, e, power_of_two(b, half)), power_of_two(b, rest));
+  return mb_scalef(b, e, extra ? mb_add(b, n, kva_mb_f32(b, extra)) : n);
 }
 
 kva_kval kva_math_exp(kva_mb *b, kva_kval x) {
@@ -43,7 +40,7 @@ kva_kval kva_math_exp(kva_mb *b, kva_kval x) {
 /* 2^n (e^r - 1) + (2^n - 1), with half the scale so that n = 128 is in range. */
 kva_kval kva_math_expm1(kva_mb *b, kva_kval x) {
   kva_kval n, inside = mb_at_least(b, mb_at_most(b, x, kva_mb_f32(b, 88.8)), kva_mb_f32(b, -30));
-  kva_kval e = reduce(b, inside, &n), half = power_of_two(b, mb_sub(b, n, kva_mb_i32(b, 1)));
+  kva_kval e = reduce(b, inside, &n), half = power_of_two(b, n, -1);
   kva_kval sum = mb_fma(b, half, e, mb_sub(b, half, kva_mb_f32(b, 0.5)));
   return kva_mb_copy_sign(b, mb_add(b, sum, sum), x);
 }

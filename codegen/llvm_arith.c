@@ -181,6 +181,44 @@ static LLVMValueRef near_logistic(kva_emit *e, LLVMValueRef *v) {
   return LLVMBuildFDiv(e->b, one, LLVMBuildFAdd(e->b, near_exp2(e, v), one, ""), "");
 }
 
+static const char *scalef_instruction(unsigned lanes) {
+  switch (lanes) {
+  case 4: return "llvm.x86.avx512.mask.scalef.ps.128";
+  case 8: return "llvm.x86.avx512.mask.scalef.ps.256";
+  case 16: return "llvm.x86.avx512.mask.scalef.ps.512";
+  default: return NULL;
+  }
+}
+
+static LLVMValueRef scalef_by_instruction(kva_emit *e, const char *name, LLVMValueRef *v, unsigned lanes) {
+  enum { CURRENT_DIRECTION = 4 }; /* of rounding */
+  LLVMValueRef all = LLVMConstAllOnes(LLVMIntTypeInContext(e->ctx, lanes < 8 ? 8 : lanes));
+  LLVMValueRef args[] = {v[0], v[1], v[0], all, kva_ll_int(LLVMInt32TypeInContext(e->ctx), CURRENT_DIRECTION)};
+  return kva_ll_intrinsic(e, name, 0, NULL, lanes == 16 ? 5 : 4, args);
+}
+
+/* 2^half * 2^(n - half), so that neither factor over- or underflows unless the product does, and subnormal results
+ * round once. Both exponents are made together: 1.5 * 2^23 puts the sum's value into its low bits, and shifting drops
+ * what it put into the others. */
+static LLVMValueRef scalef_by_halves(kva_emit *e, LLVMValueRef *v) {
+  LLVMTypeRef type = LLVMTypeOf(v[0]), bits = kva_ll_like(LLVMInt32TypeInContext(e->ctx), v[0]);
+  LLVMValueRef biased = LLVMBuildFAdd(e->b, v[1], LLVMConstReal(type, 0x1.8p23 + 2 * 127), "");
+  LLVMValueRef both = LLVMBuildBitCast(e->b, biased, bits, ""), result = v[0];
+  LLVMValueRef half = LLVMBuildAShr(e->b, both, kva_ll_int(bits, 1), "");
+  LLVMValueRef parts[] = {half, LLVMBuildSub(e->b, both, half, "")};
+  for (int i = 0; i < 2; i++) {
+    LLVMValueRef power = LLVMBuildShl(e->b, parts[i], kva_ll_int(bits, 23), "");
+    result = LLVMBuildFMul(e->b, result, LLVMBuildBitCast(e->b, power, type, ""), "");
+  }
+  return result;
+}
+
+static LLVMValueRef scalef(kva_emit *e, LLVMValueRef *v) {
+  unsigned lanes = kva_ll_is_vector(v[0]) ? LLVMGetVectorSize(LLVMTypeOf(v[0])) : 1;
+  const char *one = kva_target_has(&e->cg->target, KVA_TARGET_SCALEF) ? scalef_instruction(lanes) : NULL;
+  return one ? scalef_by_instruction(e, one, v, lanes) : scalef_by_halves(e, v);
+}
+
 /* Division that rounds correctly is a subroutine on NVIDIA GPUs. Where products of warpgroups are on their way, which
  * kernels with tensor maps have, a relocatable compilation (nvJitLink's) waits for each of them because of the call
  * (note C7509): such kernels take near_div. */
@@ -198,6 +236,7 @@ static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueR
   case KVA_K_near_div: return near_div(e, v);
   case KVA_K_near_exp2: return near_exp2(e, v);
   case KVA_K_near_logistic: return near_logistic(e, v);
+  case KVA_K_scalef: return scalef(e, v);
   case KVA_K_neg: return LLVMBuildFNeg(e->b, v[0], "");
   case KVA_K_rem: return kva_ll_libcall(e, t == KVA_F32 ? "fmodf" : "fmod", 2, v);
   case KVA_K_isnan: return LLVMBuildFCmp(e->b, LLVMRealUNO, v[0], v[0], "");

@@ -76,6 +76,7 @@ static uint32_t cpu_features(const kva_cg_cpu *cpu, bool is_x86, bool fma, bool 
   uint32_t features = fma ? KVA_TARGET_FMA : 0;
   if (!is_x86 || !narrow) return features;
   features |= KVA_TARGET_PAIRS;
+  if (widest_vector(cpu->name, cpu->features) >= 512) features |= KVA_TARGET_SCALEF;
   return has_dot4(cpu->name, cpu->features) ? features | KVA_TARGET_DOT4 : features;
 }
 

@@ -60,6 +60,7 @@ struct kva_kbuf {
   X(dot4, 3)                                                                                                       \
   /* f32: a / b and 2^a to 2 units in the last place, 1 / (1 + 2^a) to 4, or 0 where that is below 2^-126 */       \
   X(near_div, 2) X(near_exp2, 1) X(near_logistic, 1)                                                               \
+  X(scalef, 2) /* f32: a * 2^b, rounded once, for |a| in [1/2, 2) and integers b in [-250, 250]; NaN if a is */    \
   X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                  \
   X(isnan, 1) /* -> bool */                                                                                        \
   /* x from KVA_FAR_ANGLE on and finite: its difference to the nearest multiple q of pi/2; q modulo 4, as bits. */ \

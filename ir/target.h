@@ -15,6 +15,7 @@ typedef enum kva_target_feature {
   KVA_TARGET_DOT4 = 1 << 4,          /* CPU: dot4 of the kernel IR is one instruction */
   KVA_TARGET_PAIRS = 1 << 5,         /* x86: an instruction multiplies 16-bit elements and adds pairs of products */
   KVA_TARGET_CLUSTERS = 1 << 6,      /* GPU: blocks start together, and read each other's shared memory */
+  KVA_TARGET_SCALEF = 1 << 7,        /* x86: scalef of the kernel IR is one instruction */
 } kva_target_feature;
 
 typedef struct kva_target {

@@ -26,8 +26,8 @@ static const function functions[] = {
     {"log1p", KVA_K_log1p, log1p, 0.51}, {"expm1", KVA_K_expm1, expm1, 1.5},
 };
 
-static jit compile(kva_kop op, bool two) {
-  jit j = jit_create(kva_kop_name(op));
+static jit compile_for(const kva_target_options *target, kva_kop op, bool two) {
+  jit j = jit_create_for(kva_kop_name(op), target);
   kva_kb *b = j.kb;
   const kva_expr *n = jit_const(&j, N);
   kva_kbuf *px = kva_k_param(b, "x", KVA_F32, n), *py = kva_k_param(b, "y", KVA_F32, n);
@@ -38,6 +38,10 @@ static jit compile(kva_kop op, bool two) {
   kva_k_loop_end(b, l);
   jit_compile(&j, false, 0, NULL);
   return j;
+}
+
+static jit compile(kva_kop op, bool two) {
+  return compile_for(NULL, op, two);
 }
 
 static void run(const jit *j) {
@@ -178,8 +182,37 @@ static void test_pow(void **state) {
   jit_destroy(&j);
 }
 
+/* By the machine's instruction and by arithmetic, the bits are ldexp's. */
+static void test_scalef(void **state) {
+  (void)state;
+  static const kva_target_options targets[] = {
+    {0},
+#if defined __x86_64__
+    {.cpu = "x86-64"},
+#else
+    {.vector_bits = 128},
+#endif
+  };
+  for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+    jit j = compile_for(&targets[t], KVA_K_scalef, true);
+    for (int i = 0; i < N; i++) {
+      kva_philox r = kva_philox4x32((uint64_t)i, 0, 11);
+      x[i] = from_bits((r.v[0] & 0x80FFFFFF) | 0x3F000000); /* [1/2, 2), either sign */
+      y[i] = (float)(i % 501 - 250);
+    }
+    x[1] = x[2] = y[2] = NAN;
+    run(&j);
+    for (int i = 0; i < N; i++) {
+      float want = isnan(x[i]) ? NAN : ldexpf(x[i], (int)y[i]);
+      bool same = isnan(want) ? isnan(out[i]) : !memcmp(&out[i], &want, sizeof want);
+      if (!same) fail_msg("scalef(%a, %g) = %a, expected %a", (double)x[i], (double)y[i], (double)out[i], (double)want);
+    }
+    jit_destroy(&j);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_functions), cmocka_unit_test(test_ends),
-                                     cmocka_unit_test(test_pow)};
+                                     cmocka_unit_test(test_pow), cmocka_unit_test(test_scalef)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,9 +12,9 @@
 
 /* The target to generate code for. */
 typedef struct kva_target_options {
-  const char *cpu;    /* LLVM name or x86-64 level ("x86-64-v3", "znver4"; an unknown one is an error that lists the
-                         known); NULL: the host, with all its features */
-  const char *triple; /* a machine other than the host: "x86_64-linux-gnu", "aarch64-linux-gnu"; NULL: the host */
+  const char *cpu;    /* LLVM name or x86-64 level ("x86-64-v3", "znver4", "neoverse-n1"; an unknown one is an error
+                         that lists the known); NULL: the host, with all its features, or any CPU of the triple */
+  const char *triple; /* a machine other than the host: "x86_64-linux-gnu", "aarch64-linux-gnu"; NULL: the CPU's */
   int vector_bits;    /* 512, 256 or 128; 0: the widest of the cpu */
   int opt_level;      /* 0..3 of LLVM's code generator; default 2 */
   const char *arch;   /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
@@ -25,6 +25,9 @@ typedef struct kva_target_options {
 
 /* Describes the target of these options. Errors: an unknown cpu, triple or arch; the message lists the known ones. */
 KVA_MUST_USE kva_status kva_codegen_describe(const kva_target_options *options, kva_diag *diag, kva_target *out_target);
+
+/* The triple of the machine that this CPU is of; NULL: it is of this machine, or no CPU has the name. */
+const char *kva_codegen_triple(const char *cpu);
 
 /* Makes an allocation of LLVM that fails one of the compiler's own (kva_fatal), instead of an abort. Sets handlers of
  * the whole process, that of C++'s operator new too: for programs that are nothing but the compiler. */

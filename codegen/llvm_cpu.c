@@ -59,6 +59,7 @@ static kva_status cpu_target(kva_codegen *cg, const kva_target_options *options)
   KVA_TRY(kva_cg_describe_cpu(options, cg->arena, cg->diag, &cpu, &cg->target));
   cg->cpu = cpu.name;
   cg->features = cpu.features;
+  cg->foreign = cpu.foreign;
   return create_machine(cg, cpu.triple);
 }
 

@@ -1,8 +1,12 @@
 /* Sums of four products of bytes: dot4 of the kernel IR.
  *
- *   vpdpbusd    where the target has it (AVX-512 VNNI, AVX-VNNI)
+ *   vpdpbusd    x86 that has it (AVX-512 VNNI, AVX-VNNI)
+ *   usdot       aarch64 that has it (FEAT_I8MM)
+ *   sdot        aarch64 with FEAT_DotProd alone: x - 128 has a sign, and 128 y is taken from y alone
  *   vpmaddwd    on other x86: bytes of even and of odd number become elements of 16 bits, whose products are added in
  *               pairs. Exact: 2 * 255 * 128 is far from what 32 bits hold. vpmaddubsw would do with one, but saturates
+ *   sadalp      on other aarch64: elements of 16 bits as above, which hold a product (255 * -128 >= -2^15), and are
+ *               added in pairs
  *   otherwise   four multiplications */
 #include "codegen/llvm_internal.h"
 
@@ -24,26 +28,72 @@ static const char *pairs_instruction(unsigned lanes) {
   }
 }
 
+/* ---- elements of 16 bits ----------------------------------------------------------------------------------------- */
+
 /* Elements of 16 bits of the even bytes (of the odd ones, if v is shifted), without sign. */
 static LLVMValueRef low_bytes(kva_emit *e, LLVMValueRef v, LLVMTypeRef halves) {
   LLVMValueRef x = LLVMBuildAnd(e->b, v, kva_ll_int(LLVMTypeOf(v), 0x00FF00FF), "");
   return LLVMBuildBitCast(e->b, x, halves, "");
 }
 
-static LLVMValueRef pairs(kva_emit *e, const char *name, LLVMValueRef x, LLVMValueRef y) {
-  LLVMValueRef args[] = {x, y};
-  return kva_ll_intrinsic(e, name, 0, NULL, 2, args);
+/* Pairs of factors of 16 bits: of the even bytes, and of the odd ones. */
+static void split(kva_emit *e, LLVMValueRef *v, unsigned lanes, LLVMValueRef even[2], LLVMValueRef odd[2]) {
+  LLVMTypeRef halves = LLVMVectorType(LLVMInt16TypeInContext(e->ctx), 2 * lanes);
+  LLVMValueRef eight = kva_ll_int(halves, 8), y = LLVMBuildBitCast(e->b, v[1], halves, "");
+  LLVMValueRef shifted = LLVMBuildLShr(e->b, v[0], kva_ll_int(LLVMTypeOf(v[0]), 8), "");
+  even[0] = low_bytes(e, v[0], halves), odd[0] = low_bytes(e, shifted, halves);
+  even[1] = LLVMBuildAShr(e->b, LLVMBuildShl(e->b, y, eight, ""), eight, "");
+  odd[1] = LLVMBuildAShr(e->b, y, eight, "");
 }
 
 static LLVMValueRef by_pairs(kva_emit *e, const char *name, LLVMValueRef *v, unsigned lanes) {
-  LLVMTypeRef halves = LLVMVectorType(LLVMInt16TypeInContext(e->ctx), 2 * lanes);
-  LLVMValueRef eight = kva_ll_int(halves, 8), y = LLVMBuildBitCast(e->b, v[1], halves, "");
-  LLVMValueRef odd = LLVMBuildLShr(e->b, v[0], kva_ll_int(LLVMTypeOf(v[0]), 8), "");
-  LLVMValueRef even_y = LLVMBuildAShr(e->b, LLVMBuildShl(e->b, y, eight, ""), eight, "");
-  LLVMValueRef first = pairs(e, name, low_bytes(e, v[0], halves), even_y);
-  LLVMValueRef second = pairs(e, name, low_bytes(e, odd, halves), LLVMBuildAShr(e->b, y, eight, ""));
+  LLVMValueRef even[2], odd[2];
+  split(e, v, lanes, even, odd);
+  LLVMValueRef first = kva_ll_intrinsic(e, name, 0, NULL, 2, even);
+  LLVMValueRef second = kva_ll_intrinsic(e, name, 0, NULL, 2, odd);
   return LLVMBuildAdd(e->b, v[2], LLVMBuildAdd(e->b, first, second, ""), "");
 }
+
+/* ---- aarch64 ----------------------------------------------------------------------------------------------------- */
+
+static LLVMValueRef dot_of(kva_emit *e, const char *name, LLVMValueRef sum, LLVMValueRef x, LLVMValueRef y) {
+  LLVMTypeRef words = LLVMTypeOf(sum), byte = LLVMInt8TypeInContext(e->ctx);
+  LLVMTypeRef bytes = LLVMVectorType(byte, 4 * LLVMGetVectorSize(words));
+  LLVMTypeRef types[] = {words, bytes};
+  LLVMValueRef args[] = {sum, LLVMBuildBitCast(e->b, x, bytes, ""), LLVMBuildBitCast(e->b, y, bytes, "")};
+  return kva_ll_intrinsic(e, name, 2, types, 3, args);
+}
+
+/* Turning the top bit of x subtracts 128 from it: x y = (x - 128) y - (-128) y, where the second product is of y alone,
+ * and leaves a loop in which y does not change. */
+static LLVMValueRef by_signed(kva_emit *e, LLVMValueRef *v) {
+  static const char sdot[] = "llvm.aarch64.neon.sdot";
+  LLVMValueRef top = kva_ll_int(LLVMTypeOf(v[0]), 0x80808080);
+  LLVMValueRef less = dot_of(e, sdot, kva_ll_int(LLVMTypeOf(v[0]), 0), top, v[1]);
+  LLVMValueRef sum = dot_of(e, sdot, v[2], LLVMBuildXor(e->b, v[0], top, ""), v[1]);
+  return LLVMBuildSub(e->b, sum, less, "");
+}
+
+/* sum + pairs of elements of x y */
+static LLVMValueRef add_products(kva_emit *e, LLVMValueRef sum, LLVMValueRef *factors) {
+  LLVMTypeRef types[] = {LLVMTypeOf(sum), LLVMTypeOf(factors[0])};
+  LLVMValueRef products = LLVMBuildMul(e->b, factors[0], factors[1], "");
+  return LLVMBuildAdd(e->b, sum, kva_ll_intrinsic(e, "llvm.aarch64.neon.saddlp", 2, types, 1, &products), "");
+}
+
+static LLVMValueRef by_halves(kva_emit *e, LLVMValueRef *v, unsigned lanes) {
+  LLVMValueRef even[2], odd[2];
+  split(e, v, lanes, even, odd);
+  return add_products(e, add_products(e, v[2], even), odd);
+}
+
+static LLVMValueRef on_aarch64(kva_emit *e, LLVMValueRef *v, unsigned lanes) {
+  const kva_target *t = &e->cg->target;
+  if (kva_target_has(t, KVA_TARGET_DOT4)) return dot_of(e, "llvm.aarch64.neon.usdot", v[2], v[0], v[1]);
+  return kva_target_has(t, KVA_TARGET_DOT4_SIGNED) ? by_signed(e, v) : by_halves(e, v, lanes);
+}
+
+/* ---- elsewhere --------------------------------------------------------------------------------------------------- */
 
 static LLVMValueRef by_products(kva_emit *e, LLVMValueRef *v) {
   LLVMTypeRef type = LLVMTypeOf(v[0]);
@@ -62,6 +112,7 @@ LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v) {
   const char *one = kva_target_has(t, KVA_TARGET_DOT4) ? one_instruction(lanes) : NULL;
   const char *two = kva_target_has(t, KVA_TARGET_PAIRS) ? pairs_instruction(lanes) : NULL;
   LLVMValueRef args[] = {v[2], v[0], v[1]};
+  if (kva_target_has(t, KVA_TARGET_ADD_PAIRS) && (lanes == 2 || lanes == 4)) return on_aarch64(e, v, lanes);
   if (one) return kva_ll_intrinsic(e, one, 0, NULL, 3, args);
   return two ? by_pairs(e, two, v, lanes) : by_products(e, v);
 }

@@ -20,6 +20,7 @@ struct kva_codegen {
   kva_target target;
   int opt_level;
   const char *cpu, *features;
+  bool foreign;                  /* for a CPU of another kind of machine than the host */
   kva_pass_control *control;     /* borrowed, or NULL */
   const struct kva_cache *cache; /* borrowed, or NULL */
   bool cached;                   /* the code came from the cache */
@@ -278,6 +279,7 @@ void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const 
 /* A CPU in LLVM's terms. */
 typedef struct kva_cg_cpu {
   const char *triple, *name, *features;
+  bool foreign; /* of another kind of machine than the host */
 } kva_cg_cpu;
 /* See kva_codegen_describe. `arena` holds the strings. */
 KVA_MUST_USE kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag,

@@ -36,7 +36,7 @@ static kva_status look_up(kva_codegen *cg, kva_cg_kernel *kernel) {
 
 kva_status kva_codegen_jit(kva_codegen *cg) {
   if (cg->jit) return KVA_OK;
-  if (cg->target.kind == KVA_TARGET_GPU)
+  if (cg->target.kind == KVA_TARGET_GPU || cg->foreign)
     return kva_error(cg->diag, NULL, "code for %s does not run in this process", cg->target.description);
   LLVMMemoryBufferRef code;
   KVA_TRY(kva_cg_code(cg, LLVMObjectFile, &code));

@@ -8,41 +8,51 @@
 typedef struct machine_row {
   const char *triple, *arch, *cpu;
 } machine_row;
-static const machine_row machines[] = {{"x86_64-linux-gnu", "x86-64", "x86-64"},
-                                       {"aarch64-linux-gnu", "aarch64", "generic"}};
+enum { X86, AARCH64 };
+static const machine_row machines[] = {
+    [X86] = {"x86_64-linux-gnu", "x86-64", "x86-64"}, [AARCH64] = {"aarch64-linux-gnu", "aarch64", "generic"}};
 #if defined __aarch64__
-enum { HOST = 1 };
+enum { HOST = AARCH64 };
 #else
-enum { HOST = 0 };
+enum { HOST = X86 };
 #endif
-
-static kva_status find_machine(const char *triple, kva_diag *diag, const machine_row **out_row) {
-  *out_row = &machines[HOST];
-  if (!triple) return KVA_OK;
-  for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
-    *out_row = &machines[i];
-    if (!strcmp(machines[i].triple, triple)) return KVA_OK;
-  }
-  return kva_error(diag, NULL, "no machine is called '%s'; there are: %s, %s", triple, machines[0].triple,
-                   machines[1].triple);
-}
 
 /* CPUs that code can be generated for by name. LLVM's C interface neither lists its CPUs nor rejects unknown names. */
 typedef struct cpu_row {
   const char *name;
   int vector_bits;
-  bool dot4;
+  uint32_t dots; /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED */
+  int machine;   /* index in machines */
 } cpu_row;
+#define SIGNED KVA_TARGET_DOT4_SIGNED
+#define DOTS   (KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED)
 static const cpu_row cpus[] = {
-    {"x86-64", 128, false},         {"x86-64-v2", 128, false},  {"x86-64-v3", 256, false},
-    {"x86-64-v4", 512, false},      {"haswell", 256, false},    {"skylake", 256, false},
-    {"skylake-avx512", 512, false}, {"cascadelake", 512, true}, {"icelake-server", 512, true},
-    {"sapphirerapids", 512, true},  {"alderlake", 256, true},   {"znver1", 256, false},
-    {"znver2", 256, false},         {"znver3", 256, false},     {"znver4", 512, true},
-    {"znver5", 512, true}};
+    {"x86-64", 128, 0, X86},
+    {"x86-64-v2", 128, 0, X86},
+    {"x86-64-v3", 256, 0, X86},
+    {"x86-64-v4", 512, 0, X86},
+    {"haswell", 256, 0, X86},
+    {"skylake", 256, 0, X86},
+    {"skylake-avx512", 512, 0, X86},
+    {"cascadelake", 512, KVA_TARGET_DOT4, X86},
+    {"icelake-server", 512, KVA_TARGET_DOT4, X86},
+    {"sapphirerapids", 512, KVA_TARGET_DOT4, X86},
+    {"alderlake", 256, KVA_TARGET_DOT4, X86},
+    {"znver1", 256, 0, X86},
+    {"znver2", 256, 0, X86},
+    {"znver3", 256, 0, X86},
+    {"znver4", 512, KVA_TARGET_DOT4, X86},
+    {"znver5", 512, KVA_TARGET_DOT4, X86},
+    {"cortex-a72", 128, 0, AARCH64},
+    {"cortex-a76", 128, SIGNED, AARCH64},
+    {"neoverse-n1", 128, SIGNED, AARCH64},
+    {"apple-m1", 128, SIGNED, AARCH64},
+    {"neoverse-v1", 128, DOTS, AARCH64},
+    {"neoverse-n2", 128, DOTS, AARCH64},
+};
 
 static const cpu_row *find_cpu(const char *name) {
-  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++)
+  for (size_t i = 0; name && i < sizeof cpus / sizeof *cpus; i++)
     if (!strcmp(cpus[i].name, name)) return &cpus[i];
   return NULL;
 }
@@ -56,6 +66,27 @@ static kva_status check_cpu(const char *name, kva_diag *diag) {
   return status;
 }
 
+const char *kva_codegen_triple(const char *cpu) {
+  const cpu_row *row = find_cpu(cpu);
+  return row && row->machine != HOST ? machines[row->machine].triple : NULL;
+}
+
+/* By the triple, the CPU, or the host. */
+static kva_status find_machine(const kva_target_options *o, kva_diag *diag, const machine_row **out_row) {
+  const cpu_row *cpu = find_cpu(o->cpu);
+  *out_row = &machines[cpu ? cpu->machine : HOST];
+  if (!o->triple) return KVA_OK;
+  for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+    if (strcmp(machines[i].triple, o->triple) != 0) continue;
+    if (cpu && *out_row != &machines[i])
+      return kva_error(diag, NULL, "CPU '%s' is of %s, not of %s", o->cpu, (*out_row)->triple, o->triple);
+    *out_row = &machines[i];
+    return KVA_OK;
+  }
+  return kva_error(diag, NULL, "no machine is called '%s'; there are: %s, %s", o->triple, machines[0].triple,
+                   machines[1].triple);
+}
+
 /* Host features take precedence; a named CPU has none. */
 static int widest_vector(const char *cpu, const char *features) {
   const cpu_row *row = *features ? NULL : find_cpu(cpu);
@@ -66,15 +97,23 @@ static int widest_vector(const char *cpu, const char *features) {
 /* As widest_vector. With 512 bits the instruction has a form for each length of vectors; with 256, two. */
 static bool has_dot4(const char *cpu, const char *features) {
   const cpu_row *row = *features ? NULL : find_cpu(cpu);
-  if (row) return row->dot4;
+  if (row) return row->dots;
   bool wide = strstr(features, "+avx512vl") && strstr(features, "+avx512vnni");
   return wide || (!strstr(features, "+avx512vl") && strstr(features, "+avxvnni"));
 }
 
+/* LLVM may not read all features of the host, but has those of a CPU whose name it knows. */
+static uint32_t aarch64_features(const kva_cg_cpu *cpu) {
+  const cpu_row *row = find_cpu(cpu->name);
+  uint32_t features = KVA_TARGET_FMA | KVA_TARGET_ADD_PAIRS | (row ? row->dots : 0);
+  if (strstr(cpu->features, "+dotprod")) features |= KVA_TARGET_DOT4_SIGNED;
+  return strstr(cpu->features, "+i8mm") ? features | KVA_TARGET_DOT4 : features;
+}
+
 /* narrow: vectors are no longer than the CPU's. */
-static uint32_t cpu_features(const kva_cg_cpu *cpu, bool is_x86, bool fma, bool narrow) {
+static uint32_t x86_features(const kva_cg_cpu *cpu, bool fma, bool narrow) {
   uint32_t features = fma ? KVA_TARGET_FMA : 0;
-  if (!is_x86 || !narrow) return features;
+  if (!narrow) return features;
   features |= KVA_TARGET_PAIRS;
   if (widest_vector(cpu->name, cpu->features) >= 512) features |= KVA_TARGET_SCALEF;
   return has_dot4(cpu->name, cpu->features) ? features | KVA_TARGET_DOT4 : features;
@@ -104,12 +143,12 @@ static char *own_string(kva_arena *arena, char *llvm_string) {
  * machine. */
 static void describe_cpu(const kva_target_options *options, const machine_row *row, const kva_cg_cpu *cpu,
                          kva_target *out) {
-  bool is_x86 = row == &machines[0], own = !options->cpu && !options->triple;
+  bool is_x86 = row == &machines[X86], own = !options->cpu && !options->triple;
   int widest = is_x86 ? widest_vector(cpu->name, cpu->features) : 128;
   int bits = options->vector_bits ? options->vector_bits : widest;
-  bool fma = !is_x86 || (own ? strstr(cpu->features, "+fma") != NULL : widest >= 256);
+  bool fma = own ? strstr(cpu->features, "+fma") != NULL : widest >= 256;
   *out = (kva_target){.kind = KVA_TARGET_CPU,
-                      .features = cpu_features(cpu, is_x86, fma, bits <= widest),
+                      .features = is_x86 ? x86_features(cpu, fma, bits <= widest) : aarch64_features(cpu),
                       .vector_bytes = bits / 8,
                       .vector_registers = bits == 512 || !is_x86 ? 32 : 16,
                       .l2_bytes = own ? of_this_machine(_SC_LEVEL2_CACHE_SIZE, COMMON_L2) : COMMON_L2,
@@ -122,12 +161,13 @@ kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *are
   bool own = !options->cpu && !options->triple;
   const machine_row *row;
   KVA_TRY(check_cpu(options->cpu, diag));
-  KVA_TRY(find_machine(options->triple, diag, &row));
+  KVA_TRY(find_machine(options, diag, &row));
+  out_cpu->foreign = row != &machines[HOST];
   out_cpu->name =
       own ? own_string(arena, LLVMGetHostCPUName()) : kva_arena_strdup(arena, options->cpu ? options->cpu : row->cpu);
   out_cpu->features = own ? own_string(arena, LLVMGetHostCPUFeatures()) : "";
-  out_cpu->triple =
-      own_string(arena, options->triple ? LLVMNormalizeTargetTriple(options->triple) : LLVMGetDefaultTargetTriple());
+  out_cpu->triple = own_string(arena, options->triple || out_cpu->foreign ? LLVMNormalizeTargetTriple(row->triple)
+                                                                          : LLVMGetDefaultTargetTriple());
   describe_cpu(options, row, out_cpu, out_target);
   return KVA_OK;
 }

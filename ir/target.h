@@ -16,6 +16,8 @@ typedef enum kva_target_feature {
   KVA_TARGET_PAIRS = 1 << 5,         /* x86: an instruction multiplies 16-bit elements and adds pairs of products */
   KVA_TARGET_CLUSTERS = 1 << 6,      /* GPU: blocks start together, and read each other's shared memory */
   KVA_TARGET_SCALEF = 1 << 7,        /* x86: scalef of the kernel IR is one instruction */
+  KVA_TARGET_ADD_PAIRS = 1 << 8,     /* aarch64: an instruction adds pairs of 16-bit elements to 32-bit ones */
+  KVA_TARGET_DOT4_SIGNED = 1 << 9,   /* aarch64: as DOT4, of bytes with sign by bytes with sign */
 } kva_target_feature;
 
 typedef struct kva_target {

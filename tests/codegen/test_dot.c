@@ -1,4 +1,5 @@
-/* dot4: sums of products of bytes, by the instructions of each kind of CPU, against plain C. */
+/* dot4: sums of products of bytes, by the instructions of each kind of CPU, against plain C. Those of aarch64 are run
+ * by tests/aot/test_cross_operators.sh. */
 #include "tests/support/jit.h"
 
 #include <setjmp.h>
@@ -15,7 +16,7 @@ static int32_t expected(int32_t a, int32_t b, int32_t c) {
 }
 
 /* out[i] = dot4(a[i], b[i], c[i]) */
-static jit build(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
+static jit describe(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
   jit j = jit_create_for("dot", options);
   const kva_expr *extent = jit_const(&j, n);
   kva_kbuf *p[4];
@@ -25,6 +26,11 @@ static jit build(const kva_target_options *options, kva_kloop_kind kind, int64_t
                         kva_k_load(j.kb, p[2], l->var));
   kva_k_store(j.kb, p[3], l->var, v);
   kva_k_loop_end(j.kb, l);
+  return j;
+}
+
+static jit build(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
+  jit j = describe(options, kind, n);
   jit_compile(&j, false, 0, NULL);
   return j;
 }
@@ -74,7 +80,47 @@ static void test_instructions(void **state) {
     }
 }
 
+static char *assembly(const char *target, int64_t n) {
+  jit j = describe(&(kva_target_options){.cpu = target, .opt_level = 2}, KVA_K_VECTOR, n);
+  int32_t number;
+  char *text;
+  size_t size;
+  kva_codegen_schedule(j.kernel, kva_codegen_target(j.cg));
+  assert_int_equal(kva_codegen_add(j.cg, j.kernel, 0, NULL, &number), KVA_OK);
+  assert_int_equal(kva_codegen_emit(j.cg, "asm", &text, &size), KVA_OK);
+  jit_destroy(&j);
+  return text;
+}
+
+static void test_aarch64(void **state) {
+  (void)state;
+  static const char *const instructions[] = {"\tusdot\tv", "\tsdot\tv", "\tsadalp\tv"};
+  static const struct {
+    const char *cpu;
+    int instruction;
+  } rows[] = {{"neoverse-v1", 0}, {"neoverse-n2", 0}, {"neoverse-n1", 1},
+              {"cortex-a76", 1},  {"apple-m1", 1},    {"cortex-a72", 2}};
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+    for (int64_t n = 2; n <= 32; n *= 4) {
+      char *text = assembly(rows[r].cpu, n);
+      for (int i = 0; i < 3; i++) assert_int_equal(strstr(text, instructions[i]) != NULL, i == rows[r].instruction);
+      free(text);
+    }
+}
+
+/* Such code is not linked into this process. */
+static void test_foreign(void **state) {
+  (void)state;
+#if defined __x86_64__
+  jit j = describe(&(kva_target_options){.cpu = "neoverse-n1", .opt_level = 2}, KVA_K_VECTOR, 8);
+  assert_int_equal(kva_codegen_jit(j.cg), KVA_INVALID);
+  assert_non_null(strstr(kva_diag_message(j.diag, 0, NULL, NULL), "neoverse-n1"));
+  jit_destroy(&j);
+#endif
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_instructions)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_instructions), cmocka_unit_test(test_aarch64),
+                                     cmocka_unit_test(test_foreign)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,13 @@ static void test_described(void **state) {
        32,
        KVA_TARGET_FMA | KVA_TARGET_PAIRS | KVA_TARGET_DOT4 | KVA_TARGET_SCALEF},
       {{.cpu = "x86-64-v3", .vector_bits = 512}, KVA_TARGET_CPU, 64, 32, KVA_TARGET_FMA},
-      {{.triple = "aarch64-linux-gnu"}, KVA_TARGET_CPU, 16, 32, KVA_TARGET_FMA},
+      {{.triple = "aarch64-linux-gnu"}, KVA_TARGET_CPU, 16, 32, KVA_TARGET_FMA | KVA_TARGET_ADD_PAIRS},
+      {{.cpu = "neoverse-n1"}, KVA_TARGET_CPU, 16, 32, KVA_TARGET_FMA | KVA_TARGET_ADD_PAIRS | KVA_TARGET_DOT4_SIGNED},
+      {{.cpu = "neoverse-v1", .triple = "aarch64-linux-gnu"},
+       KVA_TARGET_CPU,
+       16,
+       32,
+       KVA_TARGET_FMA | KVA_TARGET_ADD_PAIRS | KVA_TARGET_DOT4_SIGNED | KVA_TARGET_DOT4},
       {{.arch = "sm_80"}, KVA_TARGET_GPU, 16, 16, KVA_TARGET_FMA},
       {{.arch = "sm_90a"},
        KVA_TARGET_GPU,
@@ -59,7 +65,11 @@ static void test_refused(void **state) {
   static const struct {
     kva_target_options options;
     const char *known;
-  } rows[] = {{{.cpu = "i386"}, "x86-64-v3"}, {{.triple = "vax"}, "aarch64-linux-gnu"}, {{.arch = "sm_10"}, "sm_90a"}};
+  } rows[] = {{{.cpu = "i386"}, "x86-64-v3"},
+              {{.cpu = "i386"}, "neoverse-n1"},
+              {{.triple = "vax"}, "aarch64-linux-gnu"},
+              {{.cpu = "znver4", .triple = "aarch64-linux-gnu"}, "x86_64-linux-gnu"},
+              {{.arch = "sm_10"}, "sm_90a"}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     kva_target t;
     kva_diag *diag = kva_diag_create();

@@ -21,7 +21,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --cluster) mapfile -t COMPREPLY < <(compgen -W "a100x8x1 h100x8x1 h200x8x1 b200x8x1" -- "$2") ;;
     --device) mapfile -t COMPREPLY < <(compgen -W "cpu ptxsim" -- "$2") ;;
     --target) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a native x86-64-v2 x86-64-v3 x86-64-v4
-      aarch64-linux-gnu" -- "$2") ;;
+      aarch64-linux-gnu cortex-a76 neoverse-n1 neoverse-v1" -- "$2") ;;
     --emit) mapfile -t COMPREPLY < <(compgen -W "ir kernel llvm asm ptx cubin header plan" -- "$2") ;;
     --runtime | --checkpoint | --tensorboard) mapfile -t COMPREPLY < <(compgen -d -- "$2") ;;
     --passes | --print-after | --stop-after) mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_passes "${COMP_WORDS[0]}")" -- "$2") ;;

@@ -60,7 +60,7 @@ kva_target_options kva_target_named(const char *name) {
   else if (strstr(name, "-linux-"))
     t.triple = name;
   else if (strcmp(name, "native") != 0)
-    t.cpu = name;
+    t.cpu = name, t.triple = kva_codegen_triple(name);
   return t;
 }
 

@@ -62,3 +62,23 @@ with_library() {
     LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 "$@"
   fi
 }
+
+# need_aarch64: skips where programs for aarch64 are not linked or run.
+need_aarch64() {
+  local tool
+  for tool in aarch64-linux-gnu-gcc aarch64-linux-gnu-ar qemu-aarch64; do
+    command -v $tool >/dev/null || { echo "SKIP: no $tool (Debian: gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user)"; exit 77; }
+  done
+}
+
+# for_aarch64 PREFIX SOURCE...: objects PREFIX-<source>.o, as a deployed runtime has them.
+for_aarch64() {
+  local prefix=$1
+  shift
+  printf '%s\n' "$@" | grep -v ptxsim | xargs -P 2 -I {} sh -c \
+    "aarch64-linux-gnu-gcc -std=c17 -O0 -fPIC -D_GNU_SOURCE -DKVA_DEPLOYED=1 -DKVA_VERSION='\"\"' -ffp-contract=off -I . -c \
+      -o '$prefix-'\$(echo {} | tr / -).o {}" || fail "compiling for aarch64"
+}
+
+# on_aarch64 CPU PROGRAM...: runs it on the CPU that qemu calls so ("max": all that it knows).
+on_aarch64() { qemu-aarch64 -cpu "$1" -L /usr/aarch64-linux-gnu "${@:2}"; }

@@ -4,21 +4,10 @@
 . "$(dirname "$0")/../e2e/support.sh"
 . "$(dirname "$0")/support.sh"
 
-gcc=aarch64-linux-gnu-gcc
-for tool in $gcc aarch64-linux-gnu-ar qemu-aarch64; do
-  command -v $tool >/dev/null || { echo "SKIP: no $tool (Debian: gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user)"; exit 77; }
-done
-
+need_aarch64
 mkdir "$work/runtime" "$work/here" "$work/there"
-compile() { # compile KIND SOURCE...
-  local kind=$1
-  shift
-  printf '%s\n' "$@" | grep -v ptxsim | xargs -P 2 -I {} sh -c \
-    "$gcc -std=c17 -O0 -fPIC -D_GNU_SOURCE -DKVA_DEPLOYED=1 -DKVA_VERSION='\"\"' -ffp-contract=off -I . -c \
-      -o '$work/runtime/$kind-'\$(echo {} | tr / -).o {}" || fail "compiling the runtime"
-}
-compile rt runtime/*.c runtime/base/*.c runtime/cuda/*.c
-compile main runtime/exe/*.c
+for_aarch64 "$work/runtime/rt" runtime/*.c runtime/base/*.c runtime/cuda/*.c
+for_aarch64 "$work/runtime/main" runtime/exe/*.c
 aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-rt.a" "$work"/runtime/rt-*.o
 aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-main.a" "$work"/runtime/main-*.o
 
@@ -27,7 +16,7 @@ for model in mlp lm; do
   expect 0 build models/$model.kv --target aarch64-linux-gnu --exe --runtime "$work/runtime" -o "$work/$model"
   file=$(od -An -tu2 -j18 -N2 "$work/$model" | tr -d ' ')
   [ "$file" = 183 ] || fail "$model is not for aarch64"
-  qemu-aarch64 -L /usr/aarch64-linux-gnu "$work/$model" -i "$work/tokens.npy" -o "$work/there" --threads 2 >"$work/out" ||
+  on_aarch64 max "$work/$model" -i "$work/tokens.npy" -o "$work/there" --threads 2 >"$work/out" ||
     fail "$model under qemu"
   expect 0 run models/$model.kv -i "$work/tokens.npy" -o "$work/here"
   close "$work/here/logits.npy" "$work/there/logits.npy" 2e-5 || fail "$model: other numbers on aarch64"
@@ -46,6 +35,6 @@ header += b" " * (-(len(header) + 11) % 64) + b"\n"
 sys.stdout.buffer.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header +
                         struct.pack("<8f", 0.5, -3, 1e15, 1e16, -1e22, 1e30, -3.4e38, 16367173 * 2.0 ** 72))' >"$work/x.npy"
 expect 0 build "$work/angles.kv" --target aarch64-linux-gnu --exe --runtime "$work/runtime" -o "$work/angles"
-qemu-aarch64 -L /usr/aarch64-linux-gnu "$work/angles" -i "$work/x.npy" -o "$work/there" >"$work/out" || fail "angles under qemu"
+on_aarch64 max "$work/angles" -i "$work/x.npy" -o "$work/there" >"$work/out" || fail "angles under qemu"
 expect 0 run "$work/angles.kv" -i "$work/x.npy" -o "$work/here"
 for name in s c; do close "$work/here/$name.npy" "$work/there/$name.npy" 2e-7 || fail "angles: other numbers on aarch64"; done

@@ -56,7 +56,7 @@ grep -q '"refused"' "$work/good/results.jsonl" && fail "the driver took PTX for 
 fake+=("FAKE_CUDA_INJECT=hang=gemm bias relu 4096, sm_90a, cubin;fault=attention causal 70, heads of 64, sm_90a, cubin;wrong=swiglu 16384 x 4096, sm_90a, ptx")
 check 1 -o bad A --no-times --limit 10 "${short[@]}"
 for line in "HANGS: kernel, gemm bias relu 4096, sm_90a, ptxas: no result after 10 s" \
-  "FAILED: shape, attention causal 70, heads of 64, sm_90a, ptxas: " "WRONG: kernel, swiglu 16384 x 4096, sm_90a, the driver"; do
+  "FAILED: shape, attention causal 70, heads of 64, sm_90a, ptxas: " "WRONG: kernel, swiglu 16384 x 4096, sm_90a, driver"; do
   says "$line"
   grep -qF -- "$line" "$work/bad/report.md" || fail "the report does not say: $line"
 done

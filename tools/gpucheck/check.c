@@ -1,6 +1,6 @@
 /* The checker: every case in a worker process, which may hang or die without loss of the others.
  *
- *   kva_gpu_check CASES -o DIR [--phase A|B|C] [--device cuda|ptxsim] [--only TEXT]... [--no-times]
+ *   kva_gpu_check CASES -o DIR [--phase A|B|C] [--device cuda|ptxsim|cpu] [--only TEXT]... [--no-times]
  *                 [--limit SECONDS] [--budget SECONDS] [--direct]
  *
  * DIR gets results.jsonl, a line when a case starts and one when it ends, report.md and profiles.md; each is on disk
@@ -107,6 +107,8 @@ static bool is_wanted(const check *k, const gpu_case *c) {
 /* Code for "sm_90a" runs on 9.0 only, other code on its architecture and newer ones; machine code on those of the same
  * major number. The simulator is too slow for what is timed, and compiles nothing. */
 static bool fits(const check *k, const gpu_case *c) {
+  bool cpu = gpu_case_is_cpu(c);
+  if (cpu || gpu_device_is_cpu(k->o.device)) return cpu && gpu_device_is_cpu(k->o.device);
   if (!strcmp(k->o.device, "ptxsim")) return c->kind != GPU_STEPS && c->kind != GPU_TIMING && !c->machine;
   int code = atoi(c->target + 3), present = atoi(k->arch + 3);
   if (c->machine && code / 10 != present / 10) return false;
@@ -137,7 +139,7 @@ static void count(check *k, int64_t id, gpu_verdict v, const char *message) {
   k->kinds[c->kind].verdicts[v]++;
   if (v == GPU_AGREES) return;
   kva_text_add(&k->bad, "- %s: %s, %s, %s, %s%s%s\n", gpu_verdict_name(v), gpu_kind_name(c->kind), c->name, c->target,
-               c->machine ? "ptxas" : "the driver", message && *message ? ": " : "", message ? message : "");
+               gpu_case_compiler(c), message && *message ? ": " : "", message ? message : "");
 }
 
 static void show_row(check *k, const char *row) {
@@ -472,14 +474,16 @@ static void ask_device(const check *k, int64_t first, int pipe) {
   kva_text line = {0};
   kva_gpu_report r = {0};
   kva_status status = kva_device_check(k->o.device, k->diag, &arch);
-  bool is_gpu = status == KVA_OK && strcmp(k->o.device, "ptxsim") != 0;
+  bool is_gpu = status == KVA_OK && gpu_device_has_driver(k->o.device);
   if (is_gpu) kva_gpu_query(&r);
   if (is_gpu)
     kva_text_add(&line, "%d sm_%d%d %s, driver for CUDA %d.%d, cuBLASLt %zu", (int)status, r.gpus[0].major,
                  r.gpus[0].minor, r.gpus[0].name, r.driver / 1000, r.driver / 10 % 100, r.blas);
   else
     kva_text_add(&line, "%d %s %s", (int)status, arch ? arch : "-",
-                 kva_diag_count(k->diag) ? kva_diag_message(k->diag, 0, NULL, NULL) : "the simulator");
+                 kva_diag_count(k->diag)          ? kva_diag_message(k->diag, 0, NULL, NULL)
+                 : gpu_device_is_cpu(k->o.device) ? "the CPU"
+                                                  : "the simulator");
   tell(pipe, &line);
 }
 
@@ -575,8 +579,9 @@ int main(int argc, char **argv) {
   check k = {.diag = kva_diag_create(), .start = kva_now()};
   kva_file file = {0};
   if (!read_options(argc, argv, &k.o)) {
-    fprintf(stderr, "kva_gpu_check CASES -o DIR [--phase A|B|C] [--device cuda|ptxsim] [--only TEXT]... [--no-times]\n"
-                    "              [--limit SECONDS] [--budget SECONDS] [--direct]\n");
+    fprintf(stderr,
+            "kva_gpu_check CASES -o DIR [--phase A|B|C] [--device cuda|ptxsim|cpu] [--only TEXT]... [--no-times]\n"
+            "              [--limit SECONDS] [--budget SECONDS] [--direct]\n");
     return 2;
   }
   kva_status status = kva_file_map(k.o.cases, k.diag, &file);

@@ -1,4 +1,5 @@
-/* kva_gpu_check: runs the cases of kva_gpu_pack on a device, on a machine without LLVM or this source tree.
+/* kva_gpu_check: runs the cases of kva_gpu_pack on a device, on a machine without LLVM or this source tree. The device
+ * is a GPU, or a CPU that this tree only compiles for.
  *
  *   check.c    options; the supervisor: workers, their time, what they report, what goes to the files
  *   worker.c   one case after the other, in a process of its own
@@ -8,6 +9,20 @@
 
 #include "tools/gpucheck/format.h"
 #include "tools/gpucheck/kernels.h"
+
+#include <string.h>
+
+/* An operator's case for a CPU. */
+static inline bool gpu_case_is_cpu(const gpu_case *c) {
+  return strncmp(c->target, "sm_", 3) != 0;
+}
+
+static inline bool gpu_device_is_cpu(const char *device) {
+  return !strcmp(device, "cpu");
+}
+static inline bool gpu_device_has_driver(const char *device) {
+  return !gpu_device_is_cpu(device) && strcmp(device, "ptxsim") != 0;
+}
 
 /* Indexed by gpu_case.artifact; kva_gpu_pack generates the table. */
 typedef const kva_artifact *(*gpu_artifact)(void);
@@ -57,6 +72,9 @@ void gpu_worker_run(gpu_worker *w, const gpu_item *it, gpu_outcome *out);
 
 const char *gpu_verdict_name(gpu_verdict v); /* "agrees", "WRONG", ... */
 const char *gpu_kind_name(int kind);
+const char *gpu_case_code(const gpu_case *c); /* "object", "cubin", "ptx" */
+/* What made the machine code that runs. */
+const char *gpu_case_compiler(const gpu_case *c);
 /* `what, name, code for, code`, the cells that identify a case. */
 void gpu_case_cells(const gpu_case *c, bool refused, kva_text *out);
 /* Members of a JSON object that identify a case, without braces. */

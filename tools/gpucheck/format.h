@@ -9,7 +9,7 @@
 
 #include "runtime/runtime.h"
 
-#define GPU_CHECK_MAGIC "KVAGPU02"
+#define GPU_CHECK_MAGIC "KVAGPU03"
 
 typedef struct gpu_header {
   char magic[8];
@@ -28,7 +28,7 @@ typedef enum gpu_case_kind {
 
 typedef struct gpu_case {
   char name[120];
-  char target[16]; /* what its artefact was compiled for */
+  char target[32]; /* what its artefact was compiled for */
   char phase;      /* 'A': correctness and ceilings, 'B': times of kernels, 'C': training */
   bool machine;    /* runs the machine code that is in the artefact; else the driver compiles the PTX */
   int32_t kind, artifact, n_inputs, n_outputs;

@@ -3,6 +3,9 @@
  * tools/gpu-check. With ptxas named kernels and training steps have machine code beside their PTX, and are cases of
  * their own with each.
  *
+ * kva_gpu_pack --cpu TARGET [--every N] DIR [TEXT]...: the same of the operators alone, for a CPU of another machine:
+ * the cases of kvasir ops --verify. --every N: the first of each operator in each type, and every Nth of the others.
+ *
  * Expected results come from the reference evaluator in double, of the training run from the CPU. */
 #include "tools/driver/build.h"
 #include "tools/driver/summary.h"
@@ -10,10 +13,11 @@
 #include "tools/gpucheck/format.h"
 #include "tools/gpucheck/kernels.h"
 #include "tools/verify/check.h"
+#include "tools/verify/verify.h"
 
 #include <stdlib.h>
 
-enum { MAX_TENSORS = 8 };
+enum { MAX_TENSORS = 8, RANDOM_CASES = 2 /* of an operator in a type, for a CPU */ };
 
 typedef struct pack {
   const char *dir;
@@ -23,7 +27,10 @@ typedef struct pack {
   int32_t n_artifacts, without_code;
   bool machine; /* there is a ptxas */
   int n_only;
-  char *const *only; /* cases whose names have one of these in them; n_only 0: all */
+  char *const *only;                  /* cases whose names have one of these in them; n_only 0: all */
+  const char *cpu;                    /* the target that operators are packed for; NULL: GPUs */
+  int64_t every, n_met;               /* for a CPU: cases other than the first of an operator in a type */
+  kva_dtype_set packed[KVA_OP_COUNT]; /* for a CPU: types in which there is a case */
 } pack;
 
 static bool is_asked(const pack *p, const char *name) {
@@ -72,18 +79,22 @@ static void add_tensor(pack *p, const kva_ref_tensor *w, bool packed, double tol
 
 /* ---- artefacts --------------------------------------------------------------------------------------------------- */
 
-/* Writes the GPU's tables and text to an object of this machine. */
-static kva_status write_object(pack *p, const kva_artifact *a, int32_t *out_artifact) {
+static kva_status write_object(pack *p, kva_codegen *cg, const kva_artifact *a, int32_t *out_artifact) {
   char prefix[32], name[40];
-  kva_codegen *cg;
   const char *object = NULL;
   size_t size;
   snprintf(prefix, sizeof prefix, "k%d", p->n_artifacts);
   snprintf(name, sizeof name, "%s.o", prefix);
-  KVA_TRY(kva_codegen_create(&(kva_target_options){.opt_level = 0, .cpu = "x86-64"}, p->diag, &cg));
-  kva_status status = kva_codegen_object(cg, a, &(kva_object_options){.prefix = prefix}, &object, &size);
-  if (status == KVA_OK) status = write_file(p, name, object, size);
+  KVA_TRY(kva_codegen_object(cg, a, &(kva_object_options){.prefix = prefix}, &object, &size));
   *out_artifact = p->n_artifacts++;
+  return write_file(p, name, object, size);
+}
+
+/* Writes the GPU's tables and text to an object of this machine. */
+static kva_status write_text(pack *p, const kva_artifact *a, int32_t *out_artifact) {
+  kva_codegen *cg;
+  KVA_TRY(kva_codegen_create(&(kva_target_options){.opt_level = 0, .cpu = "x86-64"}, p->diag, &cg));
+  kva_status status = write_object(p, cg, a, out_artifact);
   kva_codegen_destroy(cg);
   return status;
 }
@@ -95,17 +106,17 @@ static kva_status compile_plans(pack *p, kva_module *m, const kva_target_options
   KVA_TRY(kva_codegen_create(target, p->diag, &cg));
   kva_status status = kva_codegen_tables(cg, arena, m, n, plans, &a);
   if (status == KVA_OK && machine && a->n_kernels) status = kva_add_machine_code(a, arena, p->diag);
-  if (status == KVA_OK) status = write_object(p, a, out_artifact);
+  if (status == KVA_OK) status = target->arch ? write_text(p, a, out_artifact) : write_object(p, cg, a, out_artifact);
   kva_codegen_destroy(cg);
   return status;
 }
 
 /* ---- operators --------------------------------------------------------------------------------------------------- */
 
-static kva_status compile_operator(pack *p, kva_case_built *built, const char *arch, int32_t *out_artifact) {
+static kva_status compile_operator(pack *p, kva_case_built *built, const char *name, int32_t *out_artifact) {
   kva_arena *arena = kva_arena_create();
   kva_memory_plan *plan;
-  const kva_target_options target = {.arch = arch, .opt_level = 2};
+  const kva_target_options target = kva_target_named(name);
   kva_status status = kva_plan(built->m, built->f, arena, &plan);
   if (status == KVA_OK) status = compile_plans(p, built->m, &target, arena, 1, &plan, false, out_artifact);
   kva_arena_destroy(arena);
@@ -125,32 +136,33 @@ static void add_results(pack *p, kva_ref_tensor *const *inputs, uint32_t n_input
   }
 }
 
-static void add_built(pack *p, const kva_case *c, gpu_case row, kva_case_built *built,
+static bool add_built(pack *p, const kva_case *c, gpu_case row, kva_case_built *built,
                       kva_ref_tensor *const *expected) {
-  p->without_code += compile_operator(p, built, row.target, &row.artifact) != KVA_OK;
-  if (row.artifact < 0) return;
+  if (compile_operator(p, built, row.target, &row.artifact) != KVA_OK) return false;
   row.n_inputs = (int32_t)built->n_inputs, row.n_outputs = (int32_t)built->n_outputs;
   add_case(p, row);
   add_results(p, built->inputs, built->n_inputs, expected, built->n_outputs, kva_ops.ops[c->op]->tolerance);
+  return true;
 }
 
-/* Adds one case in one type; counts operators without GPU code. */
-static void add_operator(pack *p, const kva_case *c, kva_dtype dtype, const char *arch) {
+/* Adds one case in one type; counts those without code for the target. */
+static void add_operator(pack *p, const kva_case *c, kva_dtype dtype, const char *target) {
   kva_case_built built;
   kva_ref_tensor *expected[MAX_TENSORS] = {0};
   kva_text text = {0};
   kva_case_describe(c, dtype, &text);
-  gpu_case row = new_case(GPU_OPERATOR, 'A', text.data, arch);
+  gpu_case row = new_case(GPU_OPERATOR, 'A', text.data, target);
   kva_text_free(&text);
-  row.artifact = -1;
   if (!is_asked(p, row.name)) return;
   bool ok = kva_case_build(c, dtype, &built) == KVA_OK && built.n_outputs <= MAX_TENSORS &&
             kva_run_reference(NULL, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, expected,
                               built.diag) == KVA_OK;
-  if (ok)
-    add_built(p, c, row, &built, expected);
-  else
-    p->without_code++;
+  ok = ok && add_built(p, c, row, &built, expected);
+  p->without_code += !ok;
+  if (!ok && p->cpu) {
+    kva_diag_print(built.diag, stderr);
+    kva_error(p->diag, NULL, "%s: no code for %s", row.name, target);
+  }
   for (uint32_t i = 0; i < MAX_TENSORS; i++) kva_ref_tensor_free(expected[i]);
   kva_case_free(&built);
 }
@@ -166,6 +178,35 @@ static void add_operators(pack *p, const kva_case_table *table, const char *arch
     seen[c->op] = true;
   }
   kva_diag_clear(p->diag);
+}
+
+/* ---- operators for a CPU ----------------------------------------------------------------------------------------- */
+
+static void add_for_cpu(void *user, const kva_case *c, kva_dtype dtype) {
+  pack *p = user;
+  kva_dtype_set type = (kva_dtype_set)1 << (dtype ? dtype : c->dtype ? c->dtype : KVA_F32);
+  bool first = !(p->packed[c->op] & type);
+  if (!first && p->n_met++ % p->every) return;
+  p->packed[c->op] |= type;
+  add_operator(p, c, dtype, p->cpu);
+}
+
+/* Operators that have code have a case in each of their types. */
+static kva_status check_complete(const pack *p) {
+  for (uint32_t op = 0; op < KVA_OP_COUNT && !p->n_only; op++) {
+    kva_dtype_set missing = kva_case_op_dtypes((kva_op_id)op) & ~p->packed[op];
+    if (kva_op_has_code(kva_ops.ops[op]) && (missing || !p->packed[op]))
+      kva_error(p->diag, NULL, "kv.%s has no case in some types (set 0x%x)", kva_ops.ops[op]->name, missing);
+  }
+  return kva_diag_errors(p->diag) ? KVA_INVALID : KVA_OK;
+}
+
+static kva_status add_cpu_operators(pack *p) {
+  kva_target ignored;
+  const kva_target_options target = kva_target_named(p->cpu);
+  KVA_TRY(kva_codegen_describe(&target, p->diag, &ignored));
+  KVA_TRY(kva_verify_cases(&(kva_verify_options){.n_random = RANDOM_CASES}, p->diag, add_for_cpu, p));
+  return check_complete(p);
 }
 
 /* ---- named kernels ----------------------------------------------------------------------------------------------- */
@@ -462,7 +503,7 @@ static kva_status write_table(const pack *p) {
 }
 
 /* Cases run in this order: the first ones are those that say most. */
-static kva_status make_pack(pack *p) {
+static kva_status add_gpu_cases(pack *p) {
   static const char *const targets[] = {"sm_90a", "sm_80"};
   KVA_TRY(add_kernels(p));
   for (int i = 0; i < gpu_n_trainings; i++) KVA_TRY(add_training(p, i));
@@ -472,26 +513,50 @@ static kva_status make_pack(pack *p) {
     add_operators(p, &kva_cases_core, targets[t], seen);
     add_operators(p, &kva_cases_nn, targets[t], seen);
   }
+  return KVA_OK;
+}
+
+static kva_status make_pack(pack *p) {
+  KVA_TRY(p->cpu ? add_cpu_operators(p) : add_gpu_cases(p));
   KVA_TRY(write_cases(p));
   return write_table(p);
 }
 
+static void report(const pack *p, const char *ptxas) {
+  printf("%lld cases, %d artefacts; ", (long long)p->n_cases, p->n_artifacts);
+  if (p->cpu)
+    printf("target %s\n", p->cpu);
+  else
+    printf("%d operator cases have no code for GPUs; machine code: %s\n", p->without_code,
+           p->machine ? ptxas : "none, there is no ptxas");
+}
+
+/* false: wrong usage. */
+static bool read_arguments(int argc, char **argv, pack *p) {
+  int i = 1;
+  p->every = 1;
+  for (; i + 1 < argc && argv[i][0] == '-'; i += 2) {
+    if (!strcmp(argv[i], "--cpu"))
+      p->cpu = argv[i + 1];
+    else if (strcmp(argv[i], "--every") != 0 || (p->every = atoll(argv[i + 1])) < 1)
+      return false;
+  }
+  if (i == argc || argv[i][0] == '-') return false;
+  p->dir = argv[i], p->only = argv + i + 1, p->n_only = argc - i - 1;
+  return true;
+}
+
 int main(int argc, char **argv) {
-  if (argc < 2) {
-    fprintf(stderr, "kva_gpu_pack DIR [TEXT]...: writes what tools/gpu-check packs\n");
+  char ptxas[4096];
+  pack p = {.machine = kva_find_ptxas(ptxas, sizeof ptxas)};
+  if (!read_arguments(argc, argv, &p)) {
+    fprintf(stderr, "kva_gpu_pack [--cpu TARGET] [--every N] DIR [TEXT]...: writes what tools/gpu-check packs\n");
     return 2;
   }
-  char ptxas[4096];
-  pack p = {.dir = argv[1],
-            .diag = kva_diag_create(),
-            .machine = kva_find_ptxas(ptxas, sizeof ptxas),
-            .n_only = argc - 2,
-            .only = argv + 2};
+  p.diag = kva_diag_create();
   kva_status status = make_pack(&p);
   kva_diag_print(p.diag, stderr);
-  if (status == KVA_OK)
-    printf("%lld cases, %d artefacts; %d operator cases have no code for GPUs; machine code: %s\n",
-           (long long)p.n_cases, p.n_artifacts, p.without_code, p.machine ? ptxas : "none, there is no ptxas");
+  if (status == KVA_OK) report(&p, ptxas);
   kva_text_free(&p.cases);
   kva_diag_destroy(p.diag);
   return kva_status_exit_code(status);

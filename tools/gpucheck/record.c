@@ -10,17 +10,23 @@ const char *gpu_kind_name(int kind) {
   return names[kind];
 }
 
+const char *gpu_case_compiler(const gpu_case *c) {
+  return gpu_case_is_cpu(c) ? "Kvasir" : c->machine ? "ptxas" : "driver";
+}
+
+const char *gpu_case_code(const gpu_case *c) {
+  return gpu_case_is_cpu(c) ? "object" : c->machine ? "cubin" : "ptx";
+}
+
 void gpu_case_cells(const gpu_case *c, bool refused, kva_text *out) {
   kva_text_add(out, "| %s | %s | %s | %s ", gpu_kind_name(c->kind), c->name, c->target,
-               !c->machine ? "driver"
-               : refused   ? "driver (machine code refused)"
-                           : "ptxas");
+               refused ? "driver (machine code refused)" : gpu_case_compiler(c));
 }
 
 void gpu_case_members(const gpu_case *c, int64_t id, kva_text *out) {
   kva_text_add(out,
                "\"id\": %lld, \"phase\": \"%c\", \"kind\": \"%s\", \"target\": \"%s\", \"code\": \"%s\", \"name\": ",
-               (long long)id, c->phase, gpu_kind_name(c->kind), c->target, c->machine ? "cubin" : "ptx");
+               (long long)id, c->phase, gpu_kind_name(c->kind), c->target, gpu_case_code(c));
   kva_text_add_quoted(out, c->name);
 }
 

@@ -158,27 +158,50 @@ static bool selected(const kva_verify_options *options, kva_op_id op) {
   return !options->op || !strcmp(options->op, kva_ops.ops[op]->name);
 }
 
+/* Lists all checks; those of an operator begin at first[op]. */
+static kva_status list(work *w, kva_diag *diag, uint32_t first[KVA_OP_COUNT + 1]) {
+  const kva_verify_options *o = w->options;
+  if (o->op && !kva_op_set_find(&kva_ops, o->op, strlen(o->op)))
+    return kva_error(diag, NULL, "no operator is called '%s'; kvasir ops lists them", o->op);
+  for (uint32_t op = 0; op < KVA_OP_COUNT; op++) {
+    first[op] = w->items.len;
+    if (!selected(o, (kva_op_id)op)) continue;
+    add_listed(w, (kva_op_id)op, &kva_cases_core);
+    add_listed(w, (kva_op_id)op, &kva_cases_nn);
+    add_random(w, (kva_op_id)op);
+  }
+  first[KVA_OP_COUNT] = w->items.len;
+  return KVA_OK;
+}
+
+static void add_all(work *w, const uint32_t *first, kva_verify_report *report) {
+  for (uint32_t op = 0; op < KVA_OP_COUNT; op++)
+    if (selected(w->options, (kva_op_id)op))
+      add_up(w, (kva_op_id)op, w->items.data + first[op], first[op + 1] - first[op], report);
+  for (uint32_t i = 0; i < w->items.len; i++) kva_text_free(&w->items.data[i].check.message);
+}
+
 kva_status kva_verify(const kva_verify_options *options, kva_diag *diag, kva_verify_report *out_report) {
   *out_report = (kva_verify_report){0};
-  if (options->op && !kva_op_set_find(&kva_ops, options->op, strlen(options->op)))
-    return kva_error(diag, NULL, "no operator is called '%s'; kvasir ops lists them", options->op);
   work w = {.arena = kva_arena_create(), .options = options};
   uint32_t first[KVA_OP_COUNT + 1];
-  for (uint32_t op = 0; op < KVA_OP_COUNT; op++) {
-    first[op] = w.items.len;
-    if (!selected(options, (kva_op_id)op)) continue;
-    add_listed(&w, (kva_op_id)op, &kva_cases_core);
-    add_listed(&w, (kva_op_id)op, &kva_cases_nn);
-    add_random(&w, (kva_op_id)op);
+  kva_status status = list(&w, diag, first);
+  if (status == KVA_OK) {
+    run(&w);
+    add_all(&w, first, out_report);
   }
-  first[KVA_OP_COUNT] = w.items.len;
-  run(&w);
-  for (uint32_t op = 0; op < KVA_OP_COUNT; op++)
-    if (selected(options, (kva_op_id)op))
-      add_up(&w, (kva_op_id)op, w.items.data + first[op], first[op + 1] - first[op], out_report);
-  for (uint32_t i = 0; i < w.items.len; i++) kva_text_free(&w.items.data[i].check.message);
   kva_arena_destroy(w.arena);
-  return KVA_OK;
+  return status;
+}
+
+kva_status kva_verify_cases(const kva_verify_options *options, kva_diag *diag, kva_verify_visitor visit, void *user) {
+  work w = {.arena = kva_arena_create(), .options = options};
+  uint32_t first[KVA_OP_COUNT + 1];
+  kva_status status = list(&w, diag, first);
+  for (uint32_t i = 0; status == KVA_OK && i < w.items.len; i++)
+    if (w.items.data[i].kind == FORWARD) visit(user, &w.items.data[i].c, w.items.data[i].dtype);
+  kva_arena_destroy(w.arena);
+  return status;
 }
 
 void kva_verify_free(kva_verify_report *report) {

@@ -39,4 +39,10 @@ typedef struct kva_verify_report {
 KVA_MUST_USE kva_status kva_verify(const kva_verify_options *options, kva_diag *diag, kva_verify_report *out_report);
 void kva_verify_free(kva_verify_report *report);
 
+/* Visits the cases of compiled code that kva_verify would run, in its order; dtype as for kva_case_build. They live
+ * until kva_verify_cases returns. */
+typedef void (*kva_verify_visitor)(void *user, const kva_case *c, kva_dtype dtype);
+KVA_MUST_USE kva_status kva_verify_cases(const kva_verify_options *options, kva_diag *diag, kva_verify_visitor visit,
+                                         void *user);
+
 #endif

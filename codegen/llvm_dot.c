@@ -109,10 +109,12 @@ static LLVMValueRef by_products(kva_emit *e, LLVMValueRef *v) {
 LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v) {
   unsigned lanes = kva_ll_is_vector(v[0]) ? LLVMGetVectorSize(LLVMTypeOf(v[0])) : 1;
   const kva_target *t = &e->cg->target;
+  if (kva_target_has(t, KVA_TARGET_ADD_PAIRS)) {
+    return lanes == 2 || lanes == 4 ? on_aarch64(e, v, lanes) : by_products(e, v);
+  }
   const char *one = kva_target_has(t, KVA_TARGET_DOT4) ? one_instruction(lanes) : NULL;
   const char *two = kva_target_has(t, KVA_TARGET_PAIRS) ? pairs_instruction(lanes) : NULL;
   LLVMValueRef args[] = {v[2], v[0], v[1]};
-  if (kva_target_has(t, KVA_TARGET_ADD_PAIRS) && (lanes == 2 || lanes == 4)) return on_aarch64(e, v, lanes);
   if (one) return kva_ll_intrinsic(e, one, 0, NULL, 3, args);
   return two ? by_pairs(e, two, v, lanes) : by_products(e, v);
 }

@@ -256,13 +256,14 @@ kva_dtype_set kva_case_op_dtypes(kva_op_id op) {
 
 kva_dtype_set kva_case_dtypes(const kva_case *c) {
   kva_dtype_set of_op = kva_case_op_dtypes(c->op);
-  bool values = false, range = false;
+  bool values = false, range = false, typed = c->in[0].shape != NULL;
   for (uint32_t i = 0; i < KVA_CASE_OPERANDS && c->in[i].shape; i++) {
     const kva_case_operand *o = &c->in[i];
+    typed &= o->dtype != KVA_DTYPE_NONE;
     values |= !o->dtype && o->values;
     range |= !o->dtype && (o->lo != 0 || o->hi != 0);
   }
-  if (!of_op) return BIT(KVA_DTYPE_NONE);
+  if (!of_op || typed) return BIT(KVA_DTYPE_NONE);
   if (c->dtype && (values || !kva_dtype_is_int(c->dtype))) return BIT(c->dtype);
   if (c->dtype) return of_op & ints;
   if (values || range) return of_op & floats;

@@ -48,8 +48,9 @@ static inline bool kva_dtype_in(kva_dtype_set set, kva_dtype t) {
 /* Dtypes that operand 0 of an operator may have, except storage-only ones (float8, four bits and less). Empty if the
  * row names no class. */
 kva_dtype_set kva_case_op_dtypes(kva_op_id op);
-/* Dtypes in which a case runs; {NONE} if the operator's row names no class, so the case decides. Explicit values and
- * ranges restrict a case to floats or to integers; a case with neither runs in all. */
+/* Dtypes in which a case runs; {NONE} if the operator's row names no class or the case all its operands' dtypes, so the
+ * case decides. Explicit values and ranges restrict a case to floats or to integers; a case with neither runs in all.
+ */
 kva_dtype_set kva_case_dtypes(const kva_case *c);
 
 /* Generates random shapes, axes and attributes for an operator in one dtype: number 0, 1, ... of a deterministic

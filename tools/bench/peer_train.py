@@ -136,6 +136,7 @@ def options():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--rope-base", type=float, default=1e5)
     p.add_argument("--data", choices=["random", "induction"], default="random")
+    p.add_argument("--compile", action="store_true")
     p.add_argument("--no-shift", dest="shift", action="store_false")
     return p.parse_args()
 
@@ -146,12 +147,15 @@ def main():
     torch.manual_seed(1)
     model = Model(o)
     adam, data = optimizer(model), batches(o, min(o.steps, 16))
+    if o.compile:
+        model.compile()
     seconds, losses = [], []
     for i in range(o.steps):
         start = time.perf_counter()
         losses.append(step(model, adam, *data[i % len(data)]))
         seconds.append(time.perf_counter() - start)
-    print(json.dumps({"version": "torch " + torch.__version__, "seconds": seconds, "first_loss": losses[0]}))
+    version = "torch " + torch.__version__ + (" with torch.compile" if o.compile else "")
+    print(json.dumps({"version": version, "seconds": seconds, "first_loss": losses[0]}))
 
 
 if __name__ == "__main__":

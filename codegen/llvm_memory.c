@@ -193,12 +193,27 @@ static LLVMValueRef mask_of(kva_emit *e, LLVMValueRef pred) {
   return mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL;
 }
 
+/* Fetches the line that is so many bytes behind the load; once a line, where several vectors share one. */
+static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) {
+  enum { LINE = 64, READ = 0, KEEP = 3, DATA = 1 };
+  if (!i->imm.i || kva_ll_is_gpu(e)) return;
+  if (e->lanes.n * element_bytes(i->buf) < LINE && kva_ll_expr_multiple(e, i->index) * element_bytes(i->buf) % LINE)
+    return;
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx), types[] = {LLVMTypeOf(pointer)};
+  LLVMValueRef by = kva_ll_i64(e, i->imm.i);
+  LLVMValueRef at = LLVMBuildGEP2(e->b, LLVMInt8TypeInContext(e->ctx), pointer, &by, 1, "");
+  LLVMValueRef args[] = {at, LLVMConstInt(i32, READ, false), LLVMConstInt(i32, KEEP, false),
+                         LLVMConstInt(i32, DATA, false)};
+  (void)kva_ll_intrinsic(e, "llvm.prefetch", 1, types, 4, args);
+}
+
 /* Where no lane is loaded, the address may lie behind the buffer. A page that is not there costs processors much more
  * than the load then, although they raise no fault. */
 static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
   LLVMValueRef mask = mask_of(e, pred), pointer = address(e, i->buf, kva_ll_expr(e, i->index), !mask);
   if (pred && !kva_ll_is_vector(pred)) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e), "");
+  if (!pred) fetch_ahead(e, i, pointer);
   return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i, type, pointer);
 }
 

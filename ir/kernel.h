@@ -227,7 +227,7 @@ struct kva_kinstr {
   kva_kval args[3];
   union {
     double f;  /* CONST of a float type */
-    int64_t i; /* CONST of an integer or bool type; NARROW: the storage type */
+    int64_t i; /* CONST of an integer or bool type; NARROW: the storage type; LOAD: see kva_kb */
   } imm;
   const kva_expr *index;     /* LOAD, STORE, INDEX */
   kva_kbuf *buf;             /* LOAD, STORE */
@@ -265,12 +265,15 @@ struct kva_kernel {
 
 /* ---- builder ----------------------------------------------------------------------------------------------------- */
 
+/* `ahead`: so many bytes behind what is loaded memory is read soon, and a CPU fetches it then; 0: nothing is known. A
+ * hint of whoever lowers, which loads take along: memory need not be there. */
 typedef struct kva_kb {
   kva_kernel *kernel;
   kva_arena *arena;
   kva_expr_ctx *exprs;
-  kva_kregion *region;      /* innermost open region */
-  kva_kval pred;            /* current guard of loads and stores, NULL: none; see kva_k_guard_begin */
+  kva_kregion *region; /* innermost open region */
+  kva_kval pred;       /* current guard of loads and stores, NULL: none; see kva_k_guard_begin */
+  int64_t ahead;
   struct kva_kb_memo *memo; /* hash-consing; private to kernel_build.c */
 } kva_kb;
 

@@ -138,7 +138,7 @@ kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index) {
   kva_dtype type = kva_k_compute_type(buf->dtype);
   buf->read = true;
   if (never(b->pred)) return kva_k_const(b, type, 0);
-  kva_kinstr load = {.op = KVA_K_LOAD, .dtype = type, .index = index, .buf = buf};
+  kva_kinstr load = {.op = KVA_K_LOAD, .dtype = type, .index = index, .buf = buf, .imm.i = b->ahead};
   if (b->pred) load.args[load.n_args++] = b->pred;
   return kva_kb_is_ordered(buf) ? append(b, &load) : kva_kb_pure(b, &load);
 }

@@ -200,7 +200,7 @@ static void put_instr(encoder *s, const kva_kinstr *i) {
   put(s, i->dtype);
   put(s, i->n_args);
   for (uint32_t a = 0; a < i->n_args; a++) put_value(s, i->args[a]);
-  if (i->op == KVA_K_NARROW) put(s, (uint64_t)i->imm.i);
+  if (i->op == KVA_K_NARROW || i->op == KVA_K_LOAD) put(s, (uint64_t)i->imm.i);
   put_optional(s, i->index);
   put_buffer(s, i->buf);
   if (i->op == KVA_K_REDUCE || i->op == KVA_K_CARRY) {

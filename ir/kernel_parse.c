@@ -90,6 +90,7 @@ static void parse_operands(kva_kparser *p, kva_kinstr *i) {
   case KVA_K_LOAD:
     parse_place(p, i);
     if (!p->lex.failed) i->dtype = kva_k_compute_type(i->buf->dtype);
+    if (kva_klex_accept_name(&p->lex, "ahead")) i->imm.i = kva_kparse_uint(p, "a number of bytes");
     parse_predicate(p, i);
     return;
   case KVA_K_REDUCE:

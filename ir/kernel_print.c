@@ -341,6 +341,7 @@ static void print_operands(printer *p, const kva_kinstr *i) {
     return;
   case KVA_K_LOAD:
     print_place(p, i);
+    if (i->imm.i) kva_text_add(p->out, " ahead %lld", (long long)i->imm.i);
     print_predicate(p, i, 0);
     return;
   case KVA_K_STORE: print_store(p, i); return;

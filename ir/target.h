@@ -48,6 +48,12 @@ static inline int64_t kva_target_lanes(const kva_target *t, kva_dtype type) {
   return lanes < 1 ? 1 : lanes;
 }
 
+/* One instruction looks up a float for each lane in a table of 2^bits that a vector register holds: vpermps of x86. It
+ * takes the lowest bits of a lane of 32 for the number, whatever the others are. */
+static inline bool kva_target_looks_up(const kva_target *t, int64_t bits) {
+  return kva_target_has(t, KVA_TARGET_PAIRS) && kva_target_lanes(t, KVA_F32) >= INT64_C(1) << bits;
+}
+
 /* The known GPU architectures, oldest first, *out_n of them; valid for the life of the process. */
 const kva_target *kva_target_gpus(uint32_t *out_n);
 /* The architecture of this name ("sm_90a"); NULL: none. */

@@ -131,6 +131,7 @@ static void instructions_count(void **state) {
   COUNTS(mul->args[1]->dtype, KVA_F64);
   COUNTS(load->index, B);
   COUNTS(load->buf, k->bufs.data[1]);
+  COUNTS(load->imm.i, 64);
   COUNTS(reduce->carry, 1);
   COUNTS(reduce->loop, k->loops.data[3]);
   COUNTS(branch->then->first, NULL);

@@ -20,7 +20,7 @@ static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N
                                  "      store t[j], -0.0\n"
                                  "    }\n"
                                  "    serial strict k < N carry (add float 0.0, none int64 -3, max float -inf) {\n"
-                                 "      %3 = load x[%0*N + mod(k, 8)] where %2\n"
+                                 "      %3 = load x[%0*N + mod(k, 8)] ahead 4096 where %2\n"
                                  "      %4 = carry k[1]\n"
                                  "      %5 = add %4, 9223372036854775807 : int64\n"
                                  "      %6 = convert %3 : float -> float16\n"
@@ -200,6 +200,7 @@ static void bad_text_is_reported(void **state) {
       {BODY("  %0 = reduce i[0]"), "no loop above is called 'i'", 2, 15},
       {BODY("  serial i < 4 {"), "expected an instruction, found 'end of text'", 4, 1},
       {BODY("") "x", "text after the kernel's end", 4, 1},
+      {BODY("  %0 = load x[0] ahead x"), "expected a number of bytes, found 'x'", 2, 24},
       {BODY("  store y[0], 1.0 where 1"), "'1' is not a constant of type bool", 2, 25},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -19,6 +19,7 @@ enum {
   PANEL_STEPS = 32, /* in panels, for few rows */
   ROWS_AT_ONCE = 2, /* where their number is not known */
   ACCUMULATORS = 16,
+  AHEAD = 4096, /* bytes of a panel: hardware prefetching does not keep up with codes, whose steps are short */
 };
 
 typedef struct skinny {
@@ -218,7 +219,9 @@ static void clear_registers(const skinny *x, few rows) {
 
 static void add_step_of_panel(const skinny *x, few rows, const kva_expr *k) {
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
+  x->kb->ahead = AHEAD;
   kva_kval b = factor_b(x, k, plus(x, x->col0, j->var));
+  x->kb->ahead = 0;
   for (int64_t r = 0; r < rows.n; r++) {
     const kva_expr *at = sum_at(x, r, j->var);
     kva_kval a = factor_a(x, num(x, rows.first + r), k), sum = kva_k_load(x->kb, x->acc, at);
@@ -247,7 +250,9 @@ static void add_registers(const skinny *x, few rows, const kva_expr *k0) {
     kva_kval sum = kva_k_load(x->kb, x->acc, sum_at(x, r, j->var));
     if (x->factor_block) {
       kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
+      x->kb->ahead = AHEAD;
       kva_kval factor = x->c->b_factor(x->c, &where);
+      x->kb->ahead = 0;
       sum = kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at));
     }
     kva_k_store(x->kb, x->block, at, sum);

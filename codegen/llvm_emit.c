@@ -52,7 +52,10 @@ static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   switch (i->op) {
   case KVA_K_CONST: *out = emit_const(e, i); return;
   case KVA_K_INDEX: *out = emit_index(e, i); return;
-  case KVA_K_CONVERT: *out = kva_ll_convert(e, kva_ll_use(e, i->args[0]), i->args[0]->dtype, i->dtype); return;
+  case KVA_K_CONVERT:
+    *out = kva_ll_float_of_field(e, i);
+    if (!*out) *out = kva_ll_convert(e, kva_ll_use(e, i->args[0]), i->args[0]->dtype, i->dtype);
+    return;
   case KVA_K_BITCAST: *out = emit_bitcast(e, i); return;
   case KVA_K_NARROW: *out = emit_narrow(e, i); return;
   case KVA_K_LOAD: *out = kva_ll_load(e, i); return;

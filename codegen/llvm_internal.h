@@ -174,6 +174,8 @@ LLVMValueRef kva_ll_far_angle(kva_emit *e, kva_kop op, LLVMValueRef near, LLVMVa
 LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v);
 /* llvm_permute.c: what `load` gathers by a permutation; NULL: it is from too many elements, or the target has none. */
 LLVMValueRef kva_ll_permute(kva_emit *e, const kva_kinstr *load);
+/* The conversion of a field of few bits of a word to float by a permutation; NULL: it is none. */
+LLVMValueRef kva_ll_float_of_field(kva_emit *e, const kva_kinstr *convert);
 /* max(a, b) or min(a, b), NaN if either is NaN. */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b);
 /* Convert between the storage type and the compute type of a value; scalars or vectors. Types narrower than a byte are

@@ -1,6 +1,9 @@
 /* Gathers from no more elements than a vector has: x86 loads those once and permutes them by the indices, in a tenth of
- * a gather's time. So are read rows of few features and tables of codes. */
+ * a gather's time. So are read rows of few features and tables of codes. A field of a word of 32 bits becomes a float
+ * in the same way if a vector has as many lanes as the field has values: weights of 4 bits do with 16 lanes. */
 #include "codegen/llvm_internal.h"
+
+enum { MOST_LANES = 16 };
 
 static const char *instruction(const kva_emit *e, kva_dtype type) {
   const kva_target *t = &e->cg->target;
@@ -38,11 +41,65 @@ LLVMValueRef kva_ll_permute(kva_emit *e, const kva_kinstr *load) {
   kva_kval index = name ? index_of(e, load->index) : NULL;
   int64_t n = index ? count_of(index) : 0;
   if (n < 1 || n > (int64_t)e->lanes.n) return NULL;
-  LLVMValueRef uniform, bits[16], none = LLVMConstNull(LLVMInt1TypeInContext(e->ctx));
+  LLVMValueRef uniform, bits[MOST_LANES], none = LLVMConstNull(LLVMInt1TypeInContext(e->ctx));
   (void)kva_ll_expr_parts(e, load->index, &uniform);
   for (unsigned i = 0; i < e->lanes.n; i++) bits[i] = i < n ? LLVMConstNot(none) : none;
   LLVMValueRef mask = LLVMConstVector(bits, e->lanes.n);
   LLVMValueRef table = kva_ll_masked_vector(e, load->buf, uniform ? uniform : kva_ll_i64(e, 0), mask);
   LLVMValueRef args[] = {table, kva_ll_use(e, index)};
+  return kva_ll_intrinsic(e, name, 0, NULL, 2, args);
+}
+
+/* ---- fields of words --------------------------------------------------------------------------------------------- */
+
+enum { WORD_BITS = 32 };
+
+typedef struct field {
+  kva_kval word;
+  int64_t bit, bits; /* the lowest one, their number */
+  bool is_signed;
+} field;
+
+static bool shifts(kva_kval v, kva_kop op) {
+  return v->op == op && kva_dtype_bits(v->dtype) == WORD_BITS && v->args[1]->op == KVA_K_CONST;
+}
+
+/* v is a field of a word as kv.unpack extracts it: shifted to the top and back, then an integer of the same sign. */
+static bool field_of(kva_kval v, field *out) {
+  if (v->op != KVA_K_CONVERT || !kva_dtype_is_int(v->dtype) || !shifts(v->args[0], KVA_K_shr)) return false;
+  bool is_unsigned = kva_dtype_is_unsigned(v->dtype);
+  v = v->args[0];
+  if (is_unsigned != kva_dtype_is_unsigned(v->dtype)) return false;
+  int64_t right = v->args[1]->imm.i, left = 0;
+  v = v->args[0];
+  if (shifts(v, KVA_K_shl)) {
+    left = v->args[1]->imm.i;
+    v = v->args[0];
+  }
+  *out = (field){v, right - left, WORD_BITS - right, !is_unsigned};
+  return left >= 0 && left <= right && right < WORD_BITS;
+}
+
+/* Entry i is the float of the field that has the lowest bits of i. */
+static LLVMValueRef table_of(kva_emit *e, const field *f) {
+  LLVMValueRef table[MOST_LANES];
+  int64_t values = INT64_C(1) << f->bits;
+  for (int64_t i = 0; i < (int64_t)e->lanes.n; i++) {
+    int64_t code = i % values;
+    bool negative = f->is_signed && code >= values / 2;
+    table[i] = LLVMConstReal(LLVMFloatTypeInContext(e->ctx), (double)(negative ? code - values : code));
+  }
+  return LLVMConstVector(table, e->lanes.n);
+}
+
+/* A permutation reads the lowest bits of its indices alone: the others may hold what is above the field. */
+LLVMValueRef kva_ll_float_of_field(kva_emit *e, const kva_kinstr *convert) {
+  field f;
+  const char *name = convert->dtype == KVA_F32 && field_of(convert->args[0], &f) ? instruction(e, KVA_F32) : NULL;
+  if (!name || !kva_target_looks_up(&e->cg->target, f.bits)) return NULL;
+  LLVMValueRef word = kva_ll_use(e, f.word);
+  if (!kva_ll_is_vector(word)) return NULL;
+  if (f.bit) word = LLVMBuildLShr(e->b, word, kva_ll_int(LLVMTypeOf(word), f.bit), "");
+  LLVMValueRef args[] = {table_of(e, &f), word};
   return kva_ll_intrinsic(e, name, 0, NULL, 2, args);
 }

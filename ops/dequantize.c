@@ -155,10 +155,16 @@ static kva_kval difference_of_field(kva_kb *b, const field *f, kva_kval zero) {
   return kva_k2(b, KVA_K_sub, q, by);
 }
 
-static kva_kval difference(kva_kb *b, kva_kval q, kva_kval zero, kva_dtype type) {
+/* Fields of few bits convert by a table where the target has one (codegen/llvm_permute.c): an instruction less. */
+static kva_kval difference(kva_lower *l, kva_kval q, kva_kval zero, kva_dtype type) {
+  kva_kb *b = l->kb;
   field f;
   bool small_zero = !zero || kva_dtype_bits(zero->dtype) <= 8;
-  if (type == KVA_F32 && small_zero && field_of(q, &f)) return difference_of_field(b, &f, zero);
+  if (type == KVA_F32 && small_zero && field_of(q, &f)) {
+    if (!kva_target_looks_up(l->target, f.bits)) return difference_of_field(b, &f, zero);
+    kva_kval x = kva_k_convert(b, q, type);
+    return zero ? kva_k2(b, KVA_K_sub, x, kva_k_convert(b, zero, type)) : x;
+  }
   if (zero) q = kva_k2(b, KVA_K_sub, kva_k_convert(b, q, KVA_I32), kva_k_convert(b, zero, KVA_I32));
   return kva_k_convert(b, q, type);
 }
@@ -178,7 +184,7 @@ kva_kval kva_dequantize_lower_rest(kva_lower *l, const kva_node *n, const kva_ex
   const kva_expr *at[KVA_MAX_RANK];
   scale_index(l, n, idx, at);
   kva_kval q = l->operand(l, n, 0, idx), zero = kva_operand(n, 2) ? l->operand(l, n, 2, at) : NULL;
-  return difference(l->kb, q, zero, kva_k_compute_type(n->results[0].type->dtype));
+  return difference(l, q, zero, kva_k_compute_type(n->results[0].type->dtype));
 }
 
 kva_kval kva_dequantize_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {

@@ -128,7 +128,6 @@ static LLVMValueRef int_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef
 
 static const char *float_intrinsic(kva_kop op) {
   switch (op) {
-  case KVA_K_fma: return "llvm.fma";
   case KVA_K_abs: return "llvm.fabs";
   case KVA_K_floor: return "llvm.floor";
   case KVA_K_ceil: return "llvm.ceil";
@@ -146,6 +145,15 @@ static LLVMValueRef wide_fma(kva_emit *e, LLVMValueRef *v) {
   LLVMValueRef d[3];
   for (int i = 0; i < 3; i++) d[i] = LLVMBuildFPExt(e->b, v[i], wide, "");
   return LLVMBuildFPTrunc(e->b, LLVMBuildFAdd(e->b, LLVMBuildFMul(e->b, d[0], d[1], ""), d[2], ""), narrow, "");
+}
+
+static LLVMValueRef float_fma(kva_emit *e, kva_dtype t, LLVMValueRef *v) {
+  if (t == KVA_F32 && !kva_target_has(&e->cg->target, KVA_TARGET_FMA)) return wide_fma(e, v);
+  return kva_ll_intrinsic1(e, "llvm.fma", 3, v);
+}
+
+LLVMValueRef kva_ll_fma(kva_emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c) {
+  return float_fma(e, KVA_F32, (LLVMValueRef[]){a, b, c});
 }
 
 /* A GPU's instruction on floats, lane by lane. */
@@ -238,6 +246,7 @@ static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueR
   case KVA_K_near_logistic: return near_logistic(e, v);
   case KVA_K_scalef: return scalef(e, v);
   case KVA_K_neg: return LLVMBuildFNeg(e->b, v[0], "");
+  case KVA_K_dot2: return kva_ll_dot2(e, v);
   case KVA_K_rem: return kva_ll_libcall(e, t == KVA_F32 ? "fmodf" : "fmod", 2, v);
   case KVA_K_isnan: return LLVMBuildFCmp(e->b, LLVMRealUNO, v[0], v[0], "");
   default: return NULL;
@@ -282,7 +291,7 @@ static LLVMValueRef arith_values(kva_emit *e, kva_kop op, kva_dtype t, LLVMValue
   case KVA_K_not: return bitwise(e, op, v);
   default: break;
   }
-  if (op == KVA_K_fma && t == KVA_F32 && !kva_target_has(&e->cg->target, KVA_TARGET_FMA)) return wide_fma(e, v);
+  if (is_float && op == KVA_K_fma) return float_fma(e, t, v);
   if (is_float && float_intrinsic(op)) return kva_ll_intrinsic1(e, float_intrinsic(op), kva_kop_arity(op), v);
   LLVMValueRef result = is_float ? float_arith(e, op, t, v) : int_arith(e, op, t, v);
   return result ? result : math_call(e, op, t, v);

@@ -1,4 +1,4 @@
-/* Sums of four products of bytes: dot4 of the kernel IR.
+/* Sums of products: dot4 and dot2 of the kernel IR. Of four products of bytes:
  *
  *   vpdpbusd    x86 that has it (AVX-512 VNNI, AVX-VNNI)
  *   usdot       aarch64 that has it (FEAT_I8MM)
@@ -7,7 +7,12 @@
  *               pairs. Exact: 2 * 255 * 128 is far from what 32 bits hold. vpmaddubsw would do with one, but saturates
  *   sadalp      on other aarch64: elements of 16 bits as above, which hold a product (255 * -128 >= -2^15), and are
  *               added in pairs
- *   otherwise   four multiplications */
+ *   otherwise   four multiplications
+ *
+ * Of two products of bf16:
+ *
+ *   vdpbf16ps   x86 where it pays. Without regard to modes it rounds to nearest, and subnormal numbers are 0
+ *   otherwise   two FMAs, in its order */
 #include "codegen/llvm_internal.h"
 
 static const char *one_instruction(unsigned lanes) {
@@ -117,4 +122,52 @@ LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v) {
   LLVMValueRef args[] = {v[2], v[0], v[1]};
   if (one) return kva_ll_intrinsic(e, one, 0, NULL, 3, args);
   return two ? by_pairs(e, two, v, lanes) : by_products(e, v);
+}
+
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
+
+static LLVMValueRef dpbf16(kva_emit *e, LLVMValueRef *v, unsigned lanes) {
+  const char *name = lanes == 16  ? "llvm.x86.avx512bf16.dpbf16ps.512"
+                     : lanes == 8 ? "llvm.x86.avx512bf16.dpbf16ps.256"
+                                  : "llvm.x86.avx512bf16.dpbf16ps.128";
+  LLVMTypeRef pairs = LLVMVectorType(LLVMBFloatTypeInContext(e->ctx), 2 * lanes);
+  LLVMValueRef args[] = {v[2], LLVMBuildBitCast(e->b, v[0], pairs, ""), LLVMBuildBitCast(e->b, v[1], pairs, "")};
+  return kva_ll_intrinsic(e, name, 0, NULL, 3, args);
+}
+
+/* v with `to` lanes, a scalar's or the first ones; what was not there before has no value. */
+static LLVMValueRef with_lanes(kva_emit *e, LLVMValueRef v, unsigned to) {
+  enum { MOST = 4 };
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
+  LLVMValueRef from[MOST];
+  if (!kva_ll_is_vector(v)) return kva_ll_splat(e, v, to);
+  unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(v));
+  for (unsigned i = 0; i < to; i++) from[i] = i < lanes ? LLVMConstInt(i32, i, false) : LLVMGetPoison(i32);
+  return LLVMBuildShuffleVector(e->b, v, LLVMGetPoison(LLVMTypeOf(v)), LLVMConstVector(from, to), "");
+}
+
+/* Fewer lanes than the shortest instruction has: by that one, so that results do not depend on lanes. */
+static LLVMValueRef dpbf16_of_few(kva_emit *e, LLVMValueRef *v, unsigned lanes) {
+  enum { LEAST = 4 };
+  LLVMValueRef wide[3];
+  for (int i = 0; i < 3; i++) wide[i] = with_lanes(e, v[i], LEAST);
+  LLVMValueRef sum = dpbf16(e, wide, LEAST);
+  return kva_ll_is_vector(v[0]) ? with_lanes(e, sum, lanes) : LLVMBuildExtractElement(e->b, sum, kva_ll_i64(e, 0), "");
+}
+
+/* The high or the low bf16 as f32. */
+static LLVMValueRef half_of(kva_emit *e, LLVMValueRef v, bool high) {
+  LLVMTypeRef type = LLVMTypeOf(v), words = kva_ll_like(LLVMInt32TypeInContext(e->ctx), v);
+  LLVMValueRef bits = LLVMBuildBitCast(e->b, v, words, "");
+  bits = high ? LLVMBuildAnd(e->b, bits, kva_ll_int(words, 0xFFFF0000), "")
+              : LLVMBuildShl(e->b, bits, kva_ll_int(words, 16), "");
+  return LLVMBuildBitCast(e->b, bits, type, "");
+}
+
+LLVMValueRef kva_ll_dot2(kva_emit *e, LLVMValueRef *v) {
+  unsigned lanes = kva_ll_is_vector(v[0]) ? LLVMGetVectorSize(LLVMTypeOf(v[0])) : 1;
+  if (kva_target_has(&e->cg->target, KVA_TARGET_DOT2) && lanes < 4) return dpbf16_of_few(e, v, lanes);
+  if (kva_target_has(&e->cg->target, KVA_TARGET_DOT2) && lanes <= 16) return dpbf16(e, v, lanes);
+  LLVMValueRef sum = kva_ll_fma(e, half_of(e, v[0], true), half_of(e, v[1], true), v[2]);
+  return kva_ll_fma(e, half_of(e, v[0], false), half_of(e, v[1], false), sum);
 }

@@ -172,6 +172,10 @@ LLVMValueRef kva_ll_neutral(const kva_emit *e, kva_combine op, kva_dtype t); /* 
 LLVMValueRef kva_ll_far_angle(kva_emit *e, kva_kop op, LLVMValueRef near, LLVMValueRef x);
 /* llvm_dot.c: dot4 of the kernel IR on v[0], v[1], v[2], scalars or vectors of i32. */
 LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v);
+/* llvm_dot.c: dot2 of the kernel IR likewise, of f32. */
+LLVMValueRef kva_ll_dot2(kva_emit *e, LLVMValueRef *v);
+/* llvm_arith.c: a * b + c of f32, one rounding. */
+LLVMValueRef kva_ll_fma(kva_emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c);
 /* llvm_permute.c: what `load` gathers by a permutation; NULL: it is from too many elements, or the target has none. */
 LLVMValueRef kva_ll_permute(kva_emit *e, const kva_kinstr *load);
 /* The conversion of a field of few bits of a word to float by a permutation; NULL: it is none. */

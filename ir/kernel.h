@@ -58,6 +58,9 @@ struct kva_kbuf {
   X(mulhi, 2) /* high half of the unsigned product (u32) */                                                        \
   /* i32: c + the sum of the four products of a byte of a, unsigned, and the byte of b there, signed; wraps */     \
   X(dot4, 3)                                                                                                       \
+  /* f32: a and b are two bf16 each, by their bits: c + the product of the high ones, rounded, + that of the low */\
+  /* ones, rounded. Subnormal factors and sums may count as 0. */                                                  \
+  X(dot2, 3)                                                                                                       \
   /* f32: a / b and 2^a to 2 units in the last place, 1 / (1 + 2^a) to 4, or 0 where that is below 2^-126 */       \
   X(near_div, 2) X(near_exp2, 1) X(near_logistic, 1)                                                               \
   X(scalef, 2) /* f32: a * 2^b, rounded once, for |a| in [1/2, 2) and integers b in [-250, 250]; NaN if a is */    \

@@ -133,7 +133,7 @@ static void check_arith(verifier *v, const kva_kinstr *i) {
   for (uint32_t a = first; a < n; a++) expect_type(v, i, "operand", i->args[a]->dtype, t);
   if (kva_k_compute_type(t) != t) report(v, i, "computes in %s, which is only a storage type", kva_dtype_name(t));
   if (i->op == KVA_K_dot4) expect_type(v, i, "operand", t, KVA_I32);
-  if (i->op >= KVA_K_near_div && i->op <= KVA_K_scalef) expect_type(v, i, "operand", t, KVA_F32);
+  if (i->op >= KVA_K_dot2 && i->op <= KVA_K_scalef) expect_type(v, i, "operand", t, KVA_F32);
   expect_type(v, i, "result", i->dtype, kva_kop_result_type(i->op, t));
 }
 

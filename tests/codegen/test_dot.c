@@ -1,7 +1,8 @@
-/* dot4: sums of products of bytes, by the instructions of each kind of CPU, against plain C. Those of aarch64 are run
- * by tests/aot/test_cross_operators.sh. */
+/* dot4 and dot2: sums of products of bytes and of bf16, by the instructions of each kind of CPU, against plain C. Those
+ * of aarch64 are run by tests/aot/test_cross_operators.sh. */
 #include "tests/support/jit.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <cmocka.h>
@@ -15,18 +16,22 @@ static int32_t expected(int32_t a, int32_t b, int32_t c) {
   return (int32_t)sum;
 }
 
-/* out[i] = dot4(a[i], b[i], c[i]) */
-static jit describe(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
+/* out[i] = op(a[i], b[i], c[i]) of this type */
+static jit describe_op(kva_kop op, kva_dtype t, const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
   jit j = jit_create_for("dot", options);
   const kva_expr *extent = jit_const(&j, n);
   kva_kbuf *p[4];
-  for (int i = 0; i < 4; i++) p[i] = kva_k_param(j.kb, (const char *[]){"a", "b", "c", "out"}[i], KVA_I32, extent);
+  for (int i = 0; i < 4; i++) p[i] = kva_k_param(j.kb, (const char *[]){"a", "b", "c", "out"}[i], t, extent);
   kva_kloop *l = kva_k_loop_begin(j.kb, kind, extent, "i");
-  kva_kval v = kva_k_op(j.kb, KVA_K_dot4, kva_k_load(j.kb, p[0], l->var), kva_k_load(j.kb, p[1], l->var),
+  kva_kval v = kva_k_op(j.kb, op, kva_k_load(j.kb, p[0], l->var), kva_k_load(j.kb, p[1], l->var),
                         kva_k_load(j.kb, p[2], l->var));
   kva_k_store(j.kb, p[3], l->var, v);
   kva_k_loop_end(j.kb, l);
   return j;
+}
+
+static jit describe(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
+  return describe_op(KVA_K_dot4, KVA_I32, options, kind, n);
 }
 
 static jit build(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
@@ -80,8 +85,79 @@ static void test_instructions(void **state) {
     }
 }
 
-static char *assembly(const char *target, int64_t n) {
-  jit j = describe(&(kva_target_options){.cpu = target, .opt_level = 2}, KVA_K_VECTOR, n);
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
+
+static float high(float pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  bits &= 0xFFFF0000;
+  memcpy(&pair, &bits, sizeof bits);
+  return pair;
+}
+
+static float low(float pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  bits <<= 16;
+  memcpy(&pair, &bits, sizeof bits);
+  return pair;
+}
+
+/* Normal numbers whose products are so, with sums that round; NaN and infinities, too. */
+static float random_pair(void) {
+  uint32_t bits = 0;
+  float pair;
+  for (int i = 0; i < 2; i++) {
+    uint32_t sign = (uint32_t)rand() % 2 << 15, exponent = (uint32_t)(117 + rand() % 20) << 7;
+    uint32_t special = (uint32_t)(0x7F80 + rand() % 2);
+    bits = bits << 16 | sign | (rand() % 40 ? exponent | (uint32_t)rand() % 128 : special);
+  }
+  memcpy(&pair, &bits, sizeof pair);
+  return pair;
+}
+
+static void check_pairs(const kva_target_options *options, kva_kloop_kind kind, int64_t n) {
+  float a[MAX], b[MAX], c[MAX], out[MAX];
+  srand(11);
+  for (int i = 0; i < MAX; i++) a[i] = random_pair(), b[i] = random_pair(), c[i] = (float)rand() / (float)RAND_MAX;
+  jit j = describe_op(KVA_K_dot2, KVA_F32, options, kind, n);
+  jit_compile(&j, false, 0, NULL);
+  jit_run(&j, (void *[]){a, b, c, out}, NULL, j.grid);
+  for (int64_t i = 0; i < n; i++) {
+    float sum = fmaf(low(a[i]), low(b[i]), fmaf(high(a[i]), high(b[i]), c[i]));
+    assert_int_equal(isnan(out[i]) != 0, isnan(sum) != 0);
+    if (!isnan(sum)) assert_true(out[i] == sum);
+  }
+  jit_destroy(&j);
+}
+
+static void test_pairs(void **state) {
+  (void)state;
+  static const kva_target_options targets[] = {
+    {0},
+    {.vector_bits = 128},
+#if defined __x86_64__
+    {.cpu = "x86-64-v2"},
+    {.cpu = "x86-64-v3"},
+#endif
+  };
+#if defined __x86_64__
+  size_t n = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 4 : 3;
+#else
+  size_t n = 2;
+#endif
+  static const int64_t extents[] = {1, 2, 3, 8, 37, MAX};
+  for (size_t t = 0; t < n; t++)
+    for (size_t i = 0; i < sizeof extents / sizeof *extents; i++) {
+      check_pairs(&targets[t], KVA_K_VECTOR, extents[i]);
+      check_pairs(&targets[t], KVA_K_SERIAL, extents[i]);
+    }
+}
+
+/* ---- instructions ------------------------------------------------------------------------------------------------ */
+
+static char *assembly_of(kva_kop op, kva_dtype t, const char *target, int64_t n) {
+  jit j = describe_op(op, t, &(kva_target_options){.cpu = target, .opt_level = 2}, KVA_K_VECTOR, n);
   int32_t number;
   char *text;
   size_t size;
@@ -90,6 +166,26 @@ static char *assembly(const char *target, int64_t n) {
   assert_int_equal(kva_codegen_emit(j.cg, "asm", &text, &size), KVA_OK);
   jit_destroy(&j);
   return text;
+}
+
+static char *assembly(const char *target, int64_t n) {
+  return assembly_of(KVA_K_dot4, KVA_I32, target, n);
+}
+
+/* vdpbf16ps where it pays, whatever the lanes; on Sapphire Rapids, which has it, FMAs are as fast. */
+static void test_pair_instructions(void **state) {
+  (void)state;
+  static const struct {
+    const char *cpu;
+    bool has;
+  } rows[] = {{"znver5", true},     {"znver4", true},     {"sapphirerapids", false},
+              {"x86-64-v3", false}, {"x86-64-v4", false}, {"neoverse-n1", false}};
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+    for (int64_t n = 1; n <= 64; n *= 2) {
+      char *text = assembly_of(KVA_K_dot2, KVA_F32, rows[r].cpu, n);
+      assert_int_equal(strstr(text, "vdpbf16ps") != NULL, rows[r].has);
+      free(text);
+    }
 }
 
 static void test_aarch64(void **state) {
@@ -120,7 +216,8 @@ static void test_foreign(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_instructions), cmocka_unit_test(test_aarch64),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_instructions), cmocka_unit_test(test_pairs),
+                                     cmocka_unit_test(test_pair_instructions), cmocka_unit_test(test_aarch64),
                                      cmocka_unit_test(test_foreign)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,8 @@
 
 static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N], readwrite float16 \"y z\"[B*N], "
                                  "unused int4 u[\"past + 1\"], read "
-                                 "int64 rows[B], write int32 z32[1]) {\n"
+                                 "int64 rows[B], write int32 z32[1], write "
+                                 "float x_out[1]) {\n"
                                  "  local readwrite float t[4]\n"
                                  "  shared unused double s[16]\n"
                                  "  grid g < floordiv(B + 3, 4) {\n"
@@ -37,6 +38,8 @@ static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N
                                  "    %15 = bitcast %13 : uint32 -> int32\n"
                                  "    %16 = dot4 %15, -1, %15 : int32\n"
                                  "    store z32[0], %16\n"
+                                 "    %17 = dot2 %11, 0.5, %9 : float\n"
+                                 "    store x_out[0], %17\n"
                                  "    if %14 {\n"
                                  "      barrier\n"
                                  "      store \"y z\"[%10 + min(7, g)], %9\n"

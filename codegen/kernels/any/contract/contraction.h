@@ -26,8 +26,8 @@ struct kva_contraction {
   const kva_node *n;
   const void *user;
   kva_dtype type; /* of the sums */
-  /* A step of the depth is four elements of 8 bits, bytes of an int32 word; products are dot4. The depth is rounded up,
-   * with zeros. */
+  /* A step of the depth is a word in the type of the sums: four bytes of an int32, whose product is dot4, or the bits
+   * of two bf16 as float, whose product is dot2. The depth is rounded up, with zeros. */
   bool words, b_unsigned; /* b_unsigned: then a is signed; else a is unsigned, and b signed */
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
@@ -63,6 +63,8 @@ kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b,
 /* c by words (words.c), if its factors of these types have 8 bits, of one sign and the other, and are summed in int32;
  * else c. c.a and c.b give elements as they are. */
 kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b);
+/* The same where both factors are bf16, summed in float, and the target has dot2. */
+kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dtype b);
 /* The result has at least `rows` rows, as far as is known. */
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
 /* Passes v through the epilogue as the result at `at`. */

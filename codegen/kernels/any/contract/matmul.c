@@ -114,5 +114,6 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.panel = p->s.transpose_b ? 0 : kva_panel_of(kva_operand(n, 1));
   c.a = element_a, c.b = element_b, c.result = result_at;
   look_for_factor(&c);
-  return kva_contract_bytes(&c, kva_operand_type(n, 0)->dtype, kva_operand_type(n, 1)->dtype);
+  kva_dtype a = kva_operand_type(n, 0)->dtype, b = kva_operand_type(n, 1)->dtype;
+  return c.type == KVA_F32 ? kva_contract_pairs(&c, a, b) : kva_contract_bytes(&c, a, b);
 }

@@ -1,6 +1,7 @@
 /* kva_bench_kernels: small graphs and whole models, compiled as `kvasir run` compiles them, ready to be timed.
  *
  *   matmul:MxNxK:LAYOUT[:BATCH]  LAYOUT NN, NT (right operand stored N x K), TN (left operand stored K x M)
+ *   bf16:MxNxK:LAYOUT[:BATCH]    the same of bfloat16, result too
  *   bytes:MxNxK                  product of uint8 by int8 with sums in int32
  *   add:RxC, softmax:RxC         rows of C elements
  *   rms_norm:RxC                 with a scale
@@ -47,11 +48,19 @@ static kva_value *add_input(kva_builder *b, uint32_t rank, const int64_t *dims) 
   return add_typed(b, KVA_F32, rank, dims);
 }
 
-static kva_value *build_matmul(kva_builder *b, const spec *s) {
+static kva_value *build_product(kva_builder *b, const spec *s, kva_dtype t) {
   int64_t m = s->n[0], n = s->n[1], k = s->n[2], one = s->batch == 1;
   int64_t x[3] = {s->batch, s->left ? k : m, s->left ? m : k}, y[3] = {s->batch, s->right ? n : k, s->right ? k : n};
-  kva_value *left = add_input(b, one ? 2 : 3, x + one), *right = add_input(b, one ? 2 : 3, y + one);
+  kva_value *left = add_typed(b, t, one ? 2 : 3, x + one), *right = add_typed(b, t, one ? 2 : 3, y + one);
   return kva_matmul(b, left, right, s->left, s->right);
+}
+
+static kva_value *build_matmul(kva_builder *b, const spec *s) {
+  return build_product(b, s, KVA_F32);
+}
+
+static kva_value *build_bf16(kva_builder *b, const spec *s) {
+  return build_product(b, s, KVA_BF16);
 }
 
 static kva_value *build_bytes(kva_builder *b, const spec *s) {
@@ -91,9 +100,10 @@ static const struct graph_kind {
   const char *name;
   int n_numbers;
   kva_value *(*build)(kva_builder *b, const spec *s);
-} kinds[] = {{"matmul", 3, build_matmul},        {"bytes", 3, build_bytes},     {"add", 2, build_add},
-             {"swiglu", 2, build_swiglu},        {"softmax", 2, build_softmax}, {"rms_norm", 2, build_rms_norm},
-             {"shift_rope", 4, build_shift_rope}};
+} kinds[] = {{"matmul", 3, build_matmul},     {"bf16", 3, build_bf16},
+             {"bytes", 3, build_bytes},       {"add", 2, build_add},
+             {"swiglu", 2, build_swiglu},     {"softmax", 2, build_softmax},
+             {"rms_norm", 2, build_rms_norm}, {"shift_rope", 4, build_shift_rope}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 /* ---- reading a case ---------------------------------------------------------------------------------------------- */
@@ -144,14 +154,14 @@ static kva_status load_case(const char *text, kva_diag *diag, kva_module **out_m
 /* Element i of input number k: in [-0.5, 0.5), or any byte. */
 static void set_input(const kva_tensor *t, int64_t i, int k) {
   uint32_t h = ((uint32_t)i + 1000003u * (uint32_t)k) * 2654435761u;
-  if (t->dtype == KVA_F32)
-    ((float *)t->data)[i] = (float)(h >> 16) / 65536.0f - 0.5f;
+  if (kva_dtype_is_float(t->dtype))
+    kva_store_f64(t->dtype, t->data, i, (double)(h >> 16) / 65536 - 0.5);
   else
     ((uint8_t *)t->data)[i] = (uint8_t)(h >> 24);
 }
 
 static bool is_known(kva_dtype t) {
-  return t == KVA_F32 || t == KVA_I32 || t == KVA_U8 || t == KVA_I8;
+  return t == KVA_F32 || t == KVA_BF16 || t == KVA_I32 || t == KVA_U8 || t == KVA_I8;
 }
 
 static kva_status make_tensor(const kva_buffer_desc *buffer, kva_diag *diag, kva_tensor *out, int64_t *out_n) {
@@ -255,8 +265,9 @@ static void release(bench_case *c) {
 
 int main(int argc, char **argv) {
   bench_options o;
-  const char *usage = "CASE: matmul:MxNxK:NN[:BATCH], add:RxC, swiglu:RxC, softmax:RxC, rms_norm:RxC,\n"
-                      "      shift_rope:BxTxHxD, model:FILE\n";
+  const char *usage =
+      "CASE: matmul:MxNxK:NN[:BATCH], bf16:MxNxK:NN[:BATCH], add:RxC, swiglu:RxC, softmax:RxC, rms_norm:RxC,\n"
+      "      shift_rope:BxTxHxD, model:FILE\n";
   if (!bench_parse(argc, argv, usage, &o)) return 2;
   bench_case *cases = calloc((size_t)o.n_cases, sizeof *cases);
   if (!cases) return 3;

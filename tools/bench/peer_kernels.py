@@ -20,14 +20,18 @@ def tensor(k, *shape):
     return ((h >> 16).float() / 65536 - 0.5).view(shape)
 
 
-def matmul(numbers, layout="NN", batch="1"):
+def matmul(numbers, layout="NN", batch="1", dtype=torch.float32):
     m, n, k = numbers
     b = [int(batch)] if int(batch) > 1 else []
-    x = tensor(0, *b, k, m).transpose(-1, -2) if layout[0] == "T" else tensor(0, *b, m, k)
-    y = tensor(1, *b, n, k).transpose(-1, -2) if layout[1] == "T" else tensor(1, *b, k, n)
-    out = torch.empty(*b, m, n)
+    x = tensor(0, *b, k, m).to(dtype).transpose(-1, -2) if layout[0] == "T" else tensor(0, *b, m, k).to(dtype)
+    y = tensor(1, *b, n, k).to(dtype).transpose(-1, -2) if layout[1] == "T" else tensor(1, *b, k, n).to(dtype)
+    out = torch.empty(*b, m, n, dtype=dtype)
     product = torch.bmm if b else torch.mm
     return lambda: product(x, y, out=out)
+
+
+def bf16(numbers, layout="NN", batch="1"):
+    return matmul(numbers, layout, batch, torch.bfloat16)
 
 
 def add(numbers):

@@ -37,3 +37,10 @@ grep -q 'kv.matmul <transpose_a = true, to = float> (v[0-9]*, v[0-9]*)' "$work/o
 expect 0 run models/induction.kv --precision bf16 --pin B=1 --pin T=8
 expect 2 run models/induction.kv --precision int3 --pin B=1 --pin T=8
 says "--precision: expected f32, bf16 or f16, found 'int3'"
+
+# A product of bfloat16 is one instruction for CPUs on which it is faster than FMAs.
+for cpu in znver5 sapphirerapids; do
+  expect 0 build models/mlp.kv --precision bf16 --pin B=32 --target $cpu --emit=asm -o "$work/$cpu.s"
+done
+grep -q vdpbf16ps "$work/znver5.s" || fail "no vdpbf16ps for znver5"
+! grep -q vdpbf16ps "$work/sapphirerapids.s" || fail "vdpbf16ps for sapphirerapids"

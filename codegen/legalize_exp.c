@@ -6,25 +6,17 @@
 static const double LOG2E = 1.4426950408889634;
 static const double LN2_HI = 0.693147182464599609375; /* ln 2 rounded to f32, and the remainder */
 static const double LN2_LO = -1.904654290582768e-9;
-static const double MAGIC = 12582912; /* 1.5 * 2^23: adding it rounds to an integer, whose value is in the low bits */
-
 /* (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 3.3e-9. */
 static const double EXP_TAIL[] = {0.5, 0.166665167, 0.0416661985, 0.00836923905, 0.00139510981};
 
-/* x = n ln 2 + r, |r| <= ln(2)/2. Returns e^r - 1; *out_n is the integer n. */
+/* x = n ln 2 + r, |r| <= ln(2)/2. Returns e^r - 1; *out_n is KVA_K_ROUNDER + n. */
 static kva_kval reduce(kva_mb *b, kva_kval x, kva_kval *out_n) {
-  kva_kval magic = kva_mb_f32(b, MAGIC);
-  kva_kval shifted = mb_fma(b, x, kva_mb_f32(b, LOG2E), magic), n = mb_sub(b, shifted, magic);
+  kva_kval rounder = kva_mb_f32(b, KVA_K_ROUNDER);
+  kva_kval shifted = mb_fma(b, x, kva_mb_f32(b, LOG2E), rounder), n = mb_sub(b, shifted, rounder);
   kva_kval r = mb_fma(b, n, kva_mb_f32(b, -LN2_HI), x);
   r = mb_fma(b, n, kva_mb_f32(b, -LN2_LO), r);
-  *out_n = n;
+  *out_n = shifted;
   return mb_fma(b, mb_mul(b, r, r), kva_mb_poly(b, r, 5, EXP_TAIL), r);
-}
-
-/* 2^(n + extra), by its exponent: the shift drops the bits of MAGIC. */
-static kva_kval power_of_two(kva_mb *b, kva_kval n, int extra) {
-  kva_kval exponent = mb_add(b, n, kva_mb_f32(b, MAGIC + 127 + extra));
-  return mb_float(b, mb_shl(b, mb_bits(b, exponent), kva_mb_i32(b, 23)));
 }
 
 kva_kval kva_math_exp_scaled(kva_mb *b, kva_kval x, int extra) {
@@ -37,10 +29,16 @@ kva_kval kva_math_exp(kva_mb *b, kva_kval x) {
   return kva_math_exp_scaled(b, x, 0);
 }
 
+/* 2^(n - 1): its exponent is shifted into place, which drops the bits of KVA_K_ROUNDER. */
+static kva_kval half_power(kva_mb *b, kva_kval n) {
+  kva_kval exponent = mb_add(b, mb_bits(b, n), kva_mb_i32(b, 127 - 1));
+  return mb_float(b, mb_shl(b, exponent, kva_mb_i32(b, 23)));
+}
+
 /* 2^n (e^r - 1) + (2^n - 1), with half the scale so that n = 128 is in range. */
 kva_kval kva_math_expm1(kva_mb *b, kva_kval x) {
   kva_kval n, inside = mb_at_least(b, mb_at_most(b, x, kva_mb_f32(b, 88.8)), kva_mb_f32(b, -30));
-  kva_kval e = reduce(b, inside, &n), half = power_of_two(b, n, -1);
+  kva_kval e = reduce(b, inside, &n), half = half_power(b, n);
   kva_kval sum = mb_fma(b, half, e, mb_sub(b, half, kva_mb_f32(b, 0.5)));
   return kva_mb_copy_sign(b, mb_add(b, sum, sum), x);
 }

@@ -201,17 +201,17 @@ static const char *scalef_instruction(unsigned lanes) {
 static LLVMValueRef scalef_by_instruction(kva_emit *e, const char *name, LLVMValueRef *v, unsigned lanes) {
   enum { CURRENT_DIRECTION = 4 }; /* of rounding */
   LLVMValueRef all = LLVMConstAllOnes(LLVMIntTypeInContext(e->ctx, lanes < 8 ? 8 : lanes));
-  LLVMValueRef args[] = {v[0], v[1], v[0], all, kva_ll_int(LLVMInt32TypeInContext(e->ctx), CURRENT_DIRECTION)};
+  LLVMValueRef n = LLVMBuildFSub(e->b, v[1], LLVMConstReal(LLVMTypeOf(v[1]), KVA_K_ROUNDER), "");
+  LLVMValueRef args[] = {v[0], n, v[0], all, kva_ll_int(LLVMInt32TypeInContext(e->ctx), CURRENT_DIRECTION)};
   return kva_ll_intrinsic(e, name, 0, NULL, lanes == 16 ? 5 : 4, args);
 }
 
 /* 2^half * 2^(n - half), so that neither factor over- or underflows unless the product does, and subnormal results
- * round once. Both exponents are made together: 1.5 * 2^23 puts the sum's value into its low bits, and shifting drops
- * what it put into the others. */
+ * round once. Both exponents are made together, below the bits of KVA_K_ROUNDER, which shifting drops. */
 static LLVMValueRef scalef_by_halves(kva_emit *e, LLVMValueRef *v) {
   LLVMTypeRef type = LLVMTypeOf(v[0]), bits = kva_ll_like(LLVMInt32TypeInContext(e->ctx), v[0]);
-  LLVMValueRef biased = LLVMBuildFAdd(e->b, v[1], LLVMConstReal(type, 0x1.8p23 + 2 * 127), "");
-  LLVMValueRef both = LLVMBuildBitCast(e->b, biased, bits, ""), result = v[0];
+  LLVMValueRef both = LLVMBuildBitCast(e->b, v[1], bits, ""), result = v[0];
+  both = LLVMBuildAdd(e->b, both, kva_ll_int(bits, 2 * 127), "");
   LLVMValueRef half = LLVMBuildAShr(e->b, both, kva_ll_int(bits, 1), "");
   LLVMValueRef parts[] = {half, LLVMBuildSub(e->b, both, half, "")};
   for (int i = 0; i < 2; i++) {

@@ -63,7 +63,9 @@ struct kva_kbuf {
   X(dot2, 3)                                                                                                       \
   /* f32: a / b and 2^a to 2 units in the last place, 1 / (1 + 2^a) to 4, or 0 where that is below 2^-126 */       \
   X(near_div, 2) X(near_exp2, 1) X(near_logistic, 1)                                                               \
-  X(scalef, 2) /* f32: a * 2^b, rounded once, for |a| in [1/2, 2) and integers b in [-250, 250]; NaN if a is */    \
+  /* f32: a * 2^n, rounded once, for b = KVA_K_ROUNDER + n, |a| in [1/2, 2), integers n in [-250, 250]; */         \
+  /* NaN if a is */                                                                                                \
+  X(scalef, 2)                                                                                                     \
   X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                  \
   X(isnan, 1) /* -> bool */                                                                                        \
   /* x from KVA_FAR_ANGLE on and finite: its difference to the nearest multiple q of pi/2; q modulo 4, as bits. */ \
@@ -72,7 +74,8 @@ struct kva_kbuf {
   X(select, 3) /* bool, a, b -> type of a */
 /* clang-format on */
 
-#define KVA_FAR_ANGLE 0x1p50 /* operand 1 of far_rest and far_quarter */
+#define KVA_K_ROUNDER 0x1.8p23 /* x + this is x rounded to an integer, whose value is in the low bits of the float */
+#define KVA_FAR_ANGLE 0x1p50   /* operand 1 of far_rest and far_quarter */
 
 typedef enum kva_kop {
 #define KVA_K_OP_ENUM(name, n) KVA_K_##name,

@@ -32,7 +32,7 @@ static bool arith_f(kva_kop op, kva_dtype t, double a, double b, double c, doubl
   case KVA_K_round: *out = rint(a); return true;
   case KVA_K_trunc: *out = trunc(a); return true;
   case KVA_K_sqrt: *out = sqrt(a); return true;
-  case KVA_K_scalef: *out = a * exp2(b); return fabs(b) <= 250;
+  case KVA_K_scalef: *out = a * exp2(b - KVA_K_ROUNDER); return fabs(b - KVA_K_ROUNDER) <= 250;
   default: return false;
   }
 }

@@ -11,10 +11,11 @@
  * step (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no multiple of four: the
  * image then has such channels, too.
  *
- * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation.
- * Constants of several functions that share their data share the new data, too. Memory of codes that is spare is given
- * back as soon as it has been read, where nothing else reads it: the model is in memory once. Requires: folding of
- * constants before, none behind, which would undo it. Breaks: nothing. */
+ * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation;
+ * codes whose rows are looked up, too (embeddings that are the output layer), stay for that as they are, beside the new
+ * ones. Constants of several functions that share their data share the new data, too. Memory of codes that is spare is
+ * given back as soon as it has been read, where nothing else reads it: the model is in memory once. Requires: folding
+ * of constants before, none behind, which would undo it. Breaks: nothing. */
 #include "ops/matmul.h"
 #include "passes/passes_internal.h"
 #include "runtime/base/platform.h"
@@ -200,15 +201,22 @@ static const kva_tensor_data *to_transposed(packing *p, const kva_tensor_data *t
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
-/* All users are products with v as second operand, all transposed or none. */
-static bool read_by_products(const kva_value *v, bool *out_transposed) {
+/* Users are products with v as second operand, all transposed or none, and with `lookups` perhaps such of rows. */
+static bool are_products(const kva_value *v, bool lookups, bool *out_transposed) {
+  bool any = false;
   for (const kva_use *u = v->uses; u; u = u->next) {
+    if (lookups && kva_takes_rows(u)) continue;
     if (!kva_is(u->user, KVA_OP_matmul) || u->index != 1) return false;
     bool here = ((const kva_matmul_attrs *)u->user->attrs)->transpose_b;
-    if (u != v->uses && here != *out_transposed) return false;
+    if (any && here != *out_transposed) return false;
     *out_transposed = here;
+    any = true;
   }
-  return v->uses != NULL;
+  return any;
+}
+
+static bool read_by_products(const kva_value *v, bool *out_transposed) {
+  return are_products(v, false, out_transposed);
 }
 
 static bool is_matrix(const kva_value *v) {
@@ -219,7 +227,7 @@ static bool is_matrix(const kva_value *v) {
 static bool is_candidate(const kva_node *n, bool *out_transposed) {
   if (!kva_is(n, KVA_OP_dequantize) || !is_matrix(kva_operand(n, 0))) return false;
   const kva_type *q = kva_operand_type(n, 0), *scale = kva_operand_type(n, 1);
-  if (!kva_dtype_is_int(q->dtype) || !read_by_products(&n->results[0], out_transposed)) return false;
+  if (!kva_dtype_is_int(q->dtype) || !are_products(&n->results[0], true, out_transposed)) return false;
   return !scale->rank || (is_matrix(kva_operand(n, 1)) && (!kva_operand(n, 2) || is_matrix(kva_operand(n, 2))));
 }
 
@@ -235,10 +243,14 @@ static const kva_tensor_data *floats_of(const kva_value *v, bool *out_transposed
 
 enum { READ_AS_FLOATS = 16 }; /* with 1: transposed */
 
-/* How a user reads a constant: as which operand of a candidate, in which orientation. */
+/* How a user reads a constant: as which operand of a candidate, in which orientation. Lookups read the order that there
+ * is. */
 static uintptr_t reading_of(const kva_use *u) {
-  bool transposed = false;
-  if (is_candidate(u->user, &transposed)) return 2 * (uintptr_t)u->index + transposed + 1;
+  bool transposed = false, ignored;
+  if (is_candidate(u->user, &transposed)) {
+    bool products = read_by_products(&u->user->results[0], &ignored);
+    return products ? 2 * (uintptr_t)u->index + transposed + 1 : READ_DIFFERENTLY;
+  }
   const kva_node *n = u->user;
   const kva_value *v = kva_is(n, KVA_OP_cast) ? &n->results[0] : kva_operand(n, u->index);
   return floats_of(v, &transposed) ? READ_AS_FLOATS | transposed : READ_DIFFERENTLY;
@@ -277,10 +289,12 @@ static kva_value *of_blocks(packing *p, kva_builder *b, kva_value *v, bool trans
   return joined(b, to_bytes(p, t, transposed), t->dims[!transposed]);
 }
 
+/* Products with `from` get `to`, which is not transposed. */
 static void turn_products(kva_module *m, kva_value *from, kva_value *to) {
   for (kva_use *u = from->uses, *next; u; u = next) {
     next = u->next;
     kva_node *n = u->user;
+    if (!kva_is(n, KVA_OP_matmul)) continue;
     kva_matmul_attrs attrs = *(const kva_matmul_attrs *)n->attrs;
     attrs.transpose_b = false;
     kva_builder b = kva_builder_before(m, n);
@@ -299,11 +313,8 @@ static void pack_node(packing *p, kva_node *n, bool transposed) {
                            of_blocks(p, &b, kva_operand(n, 2), transposed)};
   kva_value *y = kva_build(&b, KVA_OP_dequantize, n->n_operands, operands, &attrs);
   y->name = n->results[0].name;
-  if (transposed)
-    turn_products(p->m, &n->results[0], y);
-  else
-    kva_value_replace_all_uses(&n->results[0], y);
-  kva_node_remove(n);
+  turn_products(p->m, &n->results[0], y);
+  if (!n->results[0].uses) kva_node_remove(n);
 }
 
 /* ---- filters of bytes -------------------------------------------------------------------------------------------- */

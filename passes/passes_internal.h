@@ -25,11 +25,13 @@ bool kva_is_splat(const kva_value *v, double x);
 /* True when v is a constant with all elements equal, and which. */
 bool kva_splat_value(const kva_value *v, double *out_x);
 
-/* n unpacks weights (KVA_UNPACKS) that products alone read, as the operand that they pack, directly or through
- * transpositions. */
+/* Whether u looks up rows of a matrix: of an embedding. */
+bool kva_takes_rows(const kva_use *u);
+/* n unpacks weights (KVA_UNPACKS) that only products read, as the operand that they pack, directly or through
+ * transpositions, and lookups of rows. */
 bool kva_stays_packed(const kva_node *n);
-/* n widens floats of 16 bits that matrix products alone read, as their second operand and not transposed. What other
- * products make of such constants was not measured. */
+/* n widens floats of 16 bits that only matrix products read, as their second operand and not transposed, and lookups of
+ * rows. What other products make of such constants was not measured. */
 bool kva_stays_narrow(const kva_node *n);
 
 /* n dequantises codes that only products which become integer ones read (opt_integer.c). */

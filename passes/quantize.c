@@ -11,40 +11,52 @@ static bool is_float_matrix(const kva_type *t) {
   return t->rank == 2 && kva_dtype_is_float(t->dtype) && kva_type_is_static(t);
 }
 
-bool kva_is_quantizable(const kva_value *v, uint32_t *out_axis) {
-  if (!is_float_matrix(v->type)) return false;
-  for (const kva_use *u = v->uses; u; u = u->next) {
-    kva_node *user = u->user;
-    uint32_t axis = 0;
-    if (kva_is(user, KVA_OP_matmul) && u->index == 1)
-      axis = ((const kva_matmul_attrs *)user->attrs)->transpose_b;
-    else if (kva_is(user, KVA_OP_transpose) && kva_is_quantizable(&user->results[0], &axis))
-      axis = 1 - axis;
-    else
-      return false;
-    if (u != v->uses && axis != *out_axis) return false;
-    *out_axis = axis;
+/* How u reads a matrix, and the axis along which its readers want blocks: a product's depth, a row. */
+static kva_readers reader_of(const kva_use *u, uint32_t *out_axis) {
+  kva_node *user = u->user;
+  *out_axis = 1;
+  if (kva_takes_rows(u)) return KVA_READ_BY_ROWS;
+  if (kva_is(user, KVA_OP_matmul) && u->index == 1) {
+    *out_axis = ((const kva_matmul_attrs *)user->attrs)->transpose_b;
+    return KVA_READ_BY_PRODUCTS;
   }
-  return v->uses != NULL;
+  uint32_t axis;
+  if (!kva_is(user, KVA_OP_transpose) || kva_readers_of(&user->results[0], &axis) != KVA_READ_BY_PRODUCTS) return 0;
+  *out_axis = 1 - axis;
+  return KVA_READ_BY_PRODUCTS;
+}
+
+kva_readers kva_readers_of(const kva_value *v, uint32_t *out_axis) {
+  kva_readers all = 0;
+  if (!is_float_matrix(v->type)) return 0;
+  for (const kva_use *u = v->uses; u; u = u->next) {
+    uint32_t axis;
+    kva_readers one = reader_of(u, &axis);
+    if (!one || (all && axis != *out_axis)) return 0;
+    *out_axis = axis;
+    all |= one;
+  }
+  return all;
 }
 
 static bool reads(const kva_node *n, const kva_state *s) {
   return kva_is(n, KVA_OP_state_read) && ((const kva_state_read_attrs *)n->attrs)->state == s;
 }
 
-bool kva_is_quantizable_state(const kva_module *m, const kva_state *s, uint32_t *out_axis) {
-  bool any = false;
+kva_readers kva_readers_of_state(const kva_module *m, const kva_state *s, uint32_t *out_axis) {
+  kva_readers all = 0;
   for (uint32_t i = 0; i < m->states.len; i++)
-    if (m->states.data[i]->of == s) return false;
+    if (m->states.data[i]->of == s) return 0;
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first; n; n = n->next) {
-      uint32_t axis = 0;
+      uint32_t axis;
       if (!reads(n, s) || !n->results[0].uses) continue;
-      if (!kva_is_quantizable(&n->results[0], &axis) || (any && axis != *out_axis)) return false;
+      kva_readers here = kva_readers_of(&n->results[0], &axis);
+      if (!here || (all && axis != *out_axis)) return 0;
       *out_axis = axis;
-      any = true;
+      all |= here;
     }
-  return any;
+  return all;
 }
 
 /* ---- quantising -------------------------------------------------------------------------------------------------- */

@@ -17,11 +17,17 @@ typedef struct kva_quantization {
 #define KVA_QUANTIZED_SCALE ".scale"
 #define KVA_QUANTIZED_ZERO  ".zero"
 
-/* Whether v, the value of a parameter, may be quantised: a matrix of floats that products alone read, as their second
- * operand and in one orientation. *out_axis: the axis along their depth. */
-bool kva_is_quantizable(const kva_value *v, uint32_t *out_axis);
+/* Who reads a matrix; 0: others, too, or nobody, or it is no matrix of floats. */
+typedef enum kva_readers {
+  KVA_READ_BY_PRODUCTS = 1, /* as their second operand, in one orientation */
+  KVA_READ_BY_ROWS = 2,     /* lookups of rows */
+} kva_readers;
+
+/* The readers of v, the value of a parameter, which may be in blocks of codes if there are some. *out_axis: along which
+ * axis, the depth of the products or the row. */
+kva_readers kva_readers_of(const kva_value *v, uint32_t *out_axis);
 /* The same of all reads of a state. */
-bool kva_is_quantizable_state(const kva_module *m, const kva_state *s, uint32_t *out_axis);
+kva_readers kva_readers_of_state(const kva_module *m, const kva_state *s, uint32_t *out_axis);
 
 typedef struct kva_quantized {
   kva_tensor_data codes, scale, zero; /* zero.data NULL: symmetric */

@@ -147,18 +147,23 @@ void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *
   kva_text_free(&what);
 }
 
-static bool feeds_products(const kva_node *n) {
+bool kva_takes_rows(const kva_use *u) {
+  return kva_is(u->user, KVA_OP_gather) && u->index == 0 && ((const kva_gather_attrs *)u->user->attrs)->axis == 0;
+}
+
+/* Readers unpack each element that they need: products and lookups. */
+static bool feeds_unpackers(const kva_node *n) {
   for (const kva_use *u = n->results[0].uses; u; u = u->next) {
     const kva_node *user = u->user;
     bool packs = user->op->product && user->op->role && user->op->role(user, u->index) == KVA_PACKED;
     bool passes_on = (user->op->traits & KVA_UNPACKS || kva_is(user, KVA_OP_transpose)) && u->index == 0;
-    if (!packs && !(passes_on && feeds_products(user))) return false;
+    if (!packs && !kva_takes_rows(u) && !(passes_on && feeds_unpackers(user))) return false;
   }
   return n->results[0].uses != NULL;
 }
 
 bool kva_stays_packed(const kva_node *n) {
-  return n->op->traits & KVA_UNPACKS && feeds_products(n);
+  return n->op->traits & KVA_UNPACKS && feeds_unpackers(n);
 }
 
 bool kva_stays_narrow(const kva_node *n) {
@@ -167,7 +172,7 @@ bool kva_stays_narrow(const kva_node *n) {
   if (!kva_dtype_is_float(from) || kva_dtype_bits(from) != 16 || to != KVA_F32) return false;
   for (const kva_use *u = n->results[0].uses; u; u = u->next) {
     bool product = kva_is(u->user, KVA_OP_matmul) && u->index == 1;
-    if (!product || ((const kva_matmul_attrs *)u->user->attrs)->transpose_b) return false;
+    if (product ? ((const kva_matmul_attrs *)u->user->attrs)->transpose_b : !kva_takes_rows(u)) return false;
   }
   return n->results[0].uses != NULL;
 }

@@ -102,17 +102,18 @@ static bool find_quantized(source *s, const char *name, quantized *out) {
 }
 
 static kva_status refuse_quantized(source *s, const char *name) {
-  return kva_fail(s->m->diag, KVA_UNSUPPORTED, NULL,
-                  "weights: tensor '%s' is quantised, and the model's parameter is no matrix that products alone read "
-                  "as second operand",
-                  name);
+  return kva_fail(
+      s->m->diag, KVA_UNSUPPORTED, NULL,
+      "weights: tensor '%s' is quantised, and the model's parameter is no matrix that only products read, as "
+      "second operand, and lookups of rows",
+      name);
 }
 
 /* The quantised matrix in place of v, the result of n. */
 static kva_status become_quantized(source *s, kva_node *n, const char *name, const quantized *q) {
   uint32_t axis = 0;
   kva_value *v = &n->results[0];
-  if (!kva_is_quantizable(v, &axis)) return refuse_quantized(s, name);
+  if (!kva_readers_of(v, &axis)) return refuse_quantized(s, name);
   kva_builder b = kva_builder_before(s->m, n);
   kva_value *y = kva_build_quantized(&b, name, v->type, axis, q->codes, q->scale, q->zero);
   if (!y || b.failed) return KVA_INVALID;
@@ -150,7 +151,7 @@ static kva_status quantize_read(void *user, kva_node *n) {
 
 static kva_status quantize_state(source *s, kva_state *state, const quantized *q) {
   uint32_t axis = 0;
-  if (!kva_is_quantizable_state(s->m, state, &axis)) return refuse_quantized(s, state->name);
+  if (!kva_readers_of_state(s->m, state, &axis)) return refuse_quantized(s, state->name);
   return replace_reads(s->m, state, quantize_read, &(quantizing){s, state->name, q});
 }
 
@@ -180,7 +181,7 @@ kva_status kva_set_constants(kva_module *m) {
     kva_state *s = m->states.data[i];
     uint32_t axis;
     bool matrix = s->kind == KVA_STATE_PARAM && s->init == KVA_INIT_DATA && s->type->dtype == KVA_F32 &&
-                  kva_is_quantizable_state(m, s, &axis);
+                  kva_readers_of_state(m, s, &axis) == KVA_READ_BY_PRODUCTS;
     if (matrix) KVA_TRY(kva_set_constant(m, s, s->data));
     i += !matrix;
   }

@@ -72,7 +72,7 @@ static kva_status add_states(writer *w, const kva_module *m) {
     uint32_t axis = 0;
     if (s->kind != KVA_STATE_PARAM) continue;
     if (!s->data) return kva_error(w->diag, &s->loc, "parameter '%s' has no value: give --weights", s->name);
-    KVA_TRY(add_parameter(w, s->name, s->data, kva_is_quantizable_state(m, s, &axis), axis));
+    KVA_TRY(add_parameter(w, s->name, s->data, kva_readers_of_state(m, s, &axis) == KVA_READ_BY_PRODUCTS, axis));
   }
   return KVA_OK;
 }
@@ -83,7 +83,7 @@ static kva_status add_constants(writer *w, const kva_module *m) {
     if (!kva_is_named_constant(n) || !kva_is(n, KVA_OP_constant)) continue;
     const kva_value *v = &n->results[0];
     const kva_tensor_data *t = ((const kva_constant_attrs *)n->attrs)->value;
-    KVA_TRY(add_parameter(w, v->name, t, kva_is_quantizable(v, &axis), axis));
+    KVA_TRY(add_parameter(w, v->name, t, kva_readers_of(v, &axis) == KVA_READ_BY_PRODUCTS, axis));
   }
   return KVA_OK;
 }

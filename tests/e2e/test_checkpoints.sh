@@ -67,7 +67,7 @@ for packing in q8_0 q4_0; do
   for name in attention.0.w{q,k,v,o} mlp.0.{gate,up,down} unembed; do
     grep -qE "^ *\"?$name\"? = kv.dequantize <axis = 0, block = 32" "$work/out" || fail "$packing: $name is not packed"
   done
-  says 'state float[24, 32] "embed" : param'
+  grep -qE '^ *embed = kv.dequantize <block = 32' "$work/out" || fail "$packing: embed is not packed"
   expect 0 train models/llama.kv --weights "$model" --steps 1 --batch 1 --data random --print-after raise
   ! grep -q kv.dequantize "$work/out" || fail "$packing: codes do not train"
 done
@@ -76,7 +76,7 @@ done
 for packing in f16 bf16; do
   expect 0 export "$small/model.gguf" --format gguf --packing $packing -o "$work/narrow.gguf"
   expect 0 run "$work/narrow.gguf" --stop-after fold
-  for name in attention.0.w{q,k,v,o} mlp.0.{gate,up,down} unembed; do
+  for name in embed attention.0.w{q,k,v,o} mlp.0.{gate,up,down} unembed; do
     grep -qE "^ *\"?$name\"? = kv.cast" "$work/out" || fail "$packing: $name is widened before it is read"
   done
   expect 0 export "$work/narrow.gguf" --format gguf --packing f32 -o "$work/wide.gguf"
@@ -85,6 +85,24 @@ for packing in f16 bf16; do
     expect 0 run "$work/$file.gguf" --input tokens=$small/tokens.npy --output "$work/$file"
   done
   cmp "$work/narrow/logits.npy" "$work/wide/logits.npy" || fail "$packing has other bits than the floats that its values are"
+done
+
+# ---- an embedding that is the output layer: codes for both, floats of 16 bits widened
+tied="-D tied=1 -D vocab=24 -D d=32 -D layers=1 -D heads=2 -D ffn=64"
+expect 0 train models/llama.kv $tied --steps 1 --checkpoint "$work/tied" --batch 1 --data random
+for packing in q8_0 bf16; do
+  expect 0 export models/llama.kv $tied --weights "$work"/tied/*1.safetensors --format gguf --packing $packing -o "$work/narrow.gguf"
+  expect 0 run "$work/narrow.gguf" --stop-after raise
+  case $packing in
+  q8_0) grep -qE '^ *embed = kv.dequantize <block = 32' "$work/out" || fail "a tied embedding is not packed" ;;
+  bf16) says 'state float[24, 32] "embed" : param' ;;
+  esac
+  expect 0 export "$work/narrow.gguf" --format gguf --packing f32 -o "$work/wide.gguf"
+  for file in narrow wide; do
+    rm -rf "${work:?}/$file" && mkdir "$work/$file"
+    expect 0 run "$work/$file.gguf" --input tokens=$small/tokens.npy --output "$work/$file"
+  done
+  python3 -B "$work/npy.py" "$work/narrow/logits.npy" "$work/wide/logits.npy" || fail "tied, $packing: other logits"
 done
 
 # ---- trained values in the form of a folder

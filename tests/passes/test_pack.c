@@ -15,16 +15,28 @@ static const char text[] = "model test (float[4, 256] x) => (float[4, 256] y) {\
                            "  y = kv.matmul(x, w)\n"
                            "}\n";
 
-static const kva_tensor_data *find(void *user, const char *name) {
-  static const int64_t dims[] = {N, N}, blocks[] = {N / 32, N};
+/* w in codes, in blocks along its rows or its columns. */
+static const kva_tensor_data *codes_of(const char *name, const int64_t *blocks) {
+  static const int64_t dims[] = {N, N};
   static int8_t codes[N * N];
   static float scales[N / 32 * N];
   static const kva_tensor_data w = {.dtype = KVA_I8, .rank = 2, .dims = dims, .data = codes, .bytes = sizeof codes};
-  static const kva_tensor_data scale = {
-      .dtype = KVA_F32, .rank = 2, .dims = blocks, .data = scales, .bytes = sizeof scales};
-  (void)user;
+  static kva_tensor_data scale = {.dtype = KVA_F32, .rank = 2, .data = scales, .bytes = sizeof scales};
+  scale.dims = blocks;
   memset(codes, 7, sizeof codes);
   return !strcmp(name, "w") ? &w : !strcmp(name, "w.scale") ? &scale : NULL;
+}
+
+static const kva_tensor_data *find(void *user, const char *name) {
+  static const int64_t blocks[] = {N / 32, N};
+  (void)user;
+  return codes_of(name, blocks);
+}
+
+static const kva_tensor_data *find_rows(void *user, const char *name) {
+  static const int64_t blocks[] = {N, N / 32};
+  (void)user;
+  return codes_of(name, blocks);
 }
 
 static kva_node *first_of(kva_module *m, kva_op_id op) {
@@ -64,6 +76,32 @@ static void codes_are_given_back(void **state) {
 static void codes_with_other_readers_stay(void **state) {
   (void)state;
   assert_int_equal(byte_after(true), 7);
+}
+
+/* An embedding that is the output layer: products read codes in panels, lookups those that there were. */
+static void codes_that_are_looked_up_stay(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  int64_t used;
+  bool changed = false;
+  static const char tied[] = "model test (int64[4] tokens) => (float[4, 256] y) {\n"
+                             "  param float[256, 256] w ~ normal(1)\n"
+                             "  y = kv.matmul <transpose_b = true> (kv.gather(w, tokens), w)\n"
+                             "}\n";
+  assert_int_equal(kva_load_text(tied, "test", NULL, diag, &m), KVA_OK);
+  assert_int_equal(kva_set_weights(m, find_rows, NULL, &used), KVA_OK);
+  assert_int_equal(kva_run_pass(m, KVA_PASS_cse, &(kva_pass_options){0}, &changed), KVA_OK);
+  assert_int_equal(kva_run_pass(m, KVA_PASS_pack, &(kva_pass_options){0}, &changed), KVA_OK);
+  const kva_node *gather = first_of(m, KVA_OP_gather), *product = first_of(m, KVA_OP_matmul);
+  const kva_node *rows = gather->operands[0].value->def, *panels = product->operands[1].value->def;
+  assert_true(kva_is(rows, KVA_OP_dequantize) && kva_is(panels, KVA_OP_dequantize) && rows != panels);
+  assert_true(kva_is(panels->operands[0].value->def, KVA_OP_join_panels));
+  assert_false(((const kva_matmul_attrs *)product->attrs)->transpose_b);
+  const int8_t *data = kva_constant_of(rows->operands[0].value)->data;
+  assert_int_equal(data[N * N / 2], 7);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
 }
 
 /* ---- floats ------------------------------------------------------------------------------------------------------ */
@@ -161,9 +199,9 @@ static void parts_leave_data(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(codes_are_given_back),
-                                     cmocka_unit_test(codes_with_other_readers_stay),
-                                     cmocka_unit_test(few_rows_read_panels), cmocka_unit_test(many_rows_read_matrices),
-                                     cmocka_unit_test(parts_leave_data)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(codes_are_given_back),          cmocka_unit_test(codes_with_other_readers_stay),
+      cmocka_unit_test(codes_that_are_looked_up_stay), cmocka_unit_test(few_rows_read_panels),
+      cmocka_unit_test(many_rows_read_matrices),       cmocka_unit_test(parts_leave_data)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

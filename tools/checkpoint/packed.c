@@ -1,5 +1,5 @@
-/* Matrices that stay in a file's blocks of codes: kv.dequantize in the place of parameters that products alone read,
- * along the blocks. Nothing is rounded, since codes and scales are the file's own. */
+/* Matrices that stay in a file's blocks of codes: kv.dequantize in the place of parameters that only products read,
+ * along the blocks, and lookups of rows. Nothing is rounded, since codes and scales are the file's own. */
 #include "passes/quantize.h"
 #include "passes/tune.h"
 #include "tools/checkpoint/checkpoint.h"
@@ -20,15 +20,19 @@ static int64_t blocks_of_row(const kva_filling *f) {
 bool kva_fills_packed(const kva_module *m, const kva_filling *f) {
   uint32_t axis = 0;
   if (!f->tensor->packing->codes || f->tensor->rank != 2 || f->row->kind == KVA_NAMING_ROW_NORMS) return false;
-  return kva_is_quantizable_state(m, f->state, &axis) && axis == (is_transposed(f) ? 0 : 1);
+  return kva_readers_of_state(m, f->state, &axis) && axis == (is_transposed(f) ? 0 : 1);
 }
 
-/* Products read constants in the order that suits them, and widen elements of 16 bits as they read them. */
+/* Products read constants in the order that suits them. They and lookups widen elements of 16 bits as they read them;
+ * what both read stays as it is, since products want another order of it. */
 bool kva_fills_constant(const kva_module *m, const kva_filling *f) {
   uint32_t axis;
   kva_dtype t = f->tensor->packing->dtype;
-  bool floats = (t == KVA_F32 || t == KVA_F16 || t == KVA_BF16) && f->state->type->dtype == KVA_F32;
-  return floats && f->row->kind != KVA_NAMING_ROW_NORMS && kva_is_quantizable_state(m, f->state, &axis);
+  bool narrow = t == KVA_F16 || t == KVA_BF16;
+  if (!(narrow || t == KVA_F32) || f->state->type->dtype != KVA_F32 || f->row->kind == KVA_NAMING_ROW_NORMS)
+    return false;
+  kva_readers readers = kva_readers_of_state(m, f->state, &axis);
+  return readers == KVA_READ_BY_PRODUCTS || (narrow && readers == KVA_READ_BY_ROWS);
 }
 
 /* ---- one matrix -------------------------------------------------------------------------------------------------- */

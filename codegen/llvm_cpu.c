@@ -140,7 +140,7 @@ typedef struct intrinsic_check {
 static void check_intrinsic(void *user, kva_kinstr *i) {
   intrinsic_check *c = user;
   const kva_intrinsic_info *info = i->op == KVA_K_INTRINSIC ? kva_intrinsic_get(i->intrinsic->op) : NULL;
-  if (!info || kva_intrinsic_suits(info, &c->cg->target)) return;
+  if (!info || kva_intrinsic_suits(i->intrinsic->op, &c->cg->target)) return;
   c->status = kva_error(c->cg->diag, NULL, "kernel '%s': code for %s has no instruction %s", c->kernel,
                         c->cg->target.description, info->name);
 }

@@ -45,7 +45,7 @@ static void emit_if(kva_emit *e, const kva_kinstr *i) {
 }
 
 static void (*const emitters[KVA_DIALECT_COUNT])(kva_emit *e, const kva_kinstr *i) = {
-    [KVA_DIALECT_TILE] = kva_ll_tile, [KVA_DIALECT_NV] = kva_ll_nv};
+    [KVA_DIALECT_TILE] = kva_ll_tile, [KVA_DIALECT_NV] = kva_ll_nv, [KVA_DIALECT_AMX] = kva_ll_amx};
 
 static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef *out = &e->values[i->id];

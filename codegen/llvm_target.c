@@ -1,5 +1,6 @@
 /* Describes the target that the options, or the host, determine. */
 #include "codegen/llvm_internal.h"
+#include "runtime/base/platform.h"
 #include "runtime/base/trap.h"
 
 #include <unistd.h>
@@ -21,13 +22,13 @@ enum { HOST = X86 };
 typedef struct cpu_row {
   const char *name;
   int vector_bits;
-  uint32_t dots; /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2 */
+  uint32_t dots; /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2, KVA_TARGET_AMX */
   int machine;   /* index in machines */
 } cpu_row;
 #define SIGNED KVA_TARGET_DOT4_SIGNED
 #define DOTS   (KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED)
-/* Of CPUs with AVX512_BF16. Measured on Zen 5: as many vdpbf16ps as FMAs in a time, so twice the products. On Intel's,
- * without AMX, FMAs of converted elements are no slower. */
+/* Of CPUs with AVX512_BF16. Measured on Zen 5: as many vdpbf16ps as FMAs in a time, so twice the products. On Intel's
+ * FMAs of converted elements are no slower; those have AMX. */
 #define ZEN (KVA_TARGET_DOT4 | KVA_TARGET_DOT2)
 static const cpu_row cpus[] = {
     {"x86-64", 128, 0, X86},
@@ -39,7 +40,7 @@ static const cpu_row cpus[] = {
     {"skylake-avx512", 512, 0, X86},
     {"cascadelake", 512, KVA_TARGET_DOT4, X86},
     {"icelake-server", 512, KVA_TARGET_DOT4, X86},
-    {"sapphirerapids", 512, KVA_TARGET_DOT4, X86},
+    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86},
     {"alderlake", 256, KVA_TARGET_DOT4, X86},
     {"znver1", 256, 0, X86},
     {"znver2", 256, 0, X86},
@@ -112,6 +113,14 @@ static bool has_dot2(const char *cpu, const char *features) {
   return row && row->dots & KVA_TARGET_DOT2 && present;
 }
 
+/* A virtual machine may be without, and the system must permit it. */
+static bool has_amx(const char *cpu, const char *features) {
+  const cpu_row *row = *features ? NULL : find_cpu(cpu);
+  if (row) return row->dots & KVA_TARGET_AMX;
+  bool present = strstr(features, "+amx-tile") && strstr(features, "+amx-bf16") && strstr(features, "+amx-int8");
+  return present && kva_tiles_permit();
+}
+
 /* LLVM may not read all features of the host, but has those of a CPU whose name it knows. */
 static uint32_t aarch64_features(const kva_cg_cpu *cpu) {
   const cpu_row *row = find_cpu(cpu->name);
@@ -127,7 +136,8 @@ static uint32_t x86_features(const kva_cg_cpu *cpu, bool fma, bool narrow) {
   features |= KVA_TARGET_PAIRS;
   if (widest_vector(cpu->name, cpu->features) >= 512) features |= KVA_TARGET_SCALEF;
   if (has_dot4(cpu->name, cpu->features)) features |= KVA_TARGET_DOT4;
-  return has_dot2(cpu->name, cpu->features) ? features | KVA_TARGET_DOT2 : features;
+  if (has_dot2(cpu->name, cpu->features)) features |= KVA_TARGET_DOT2;
+  return has_amx(cpu->name, cpu->features) ? features | KVA_TARGET_AMX : features;
 }
 
 enum { COMMON_L2 = 512 << 10, COMMON_CORES = 8, MAX_CORES = 16 /* that a kernel is cut for */ };

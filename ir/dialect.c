@@ -3,7 +3,7 @@
 #include "ir/kernel_internal.h"
 
 static const kva_dialect *const dialects[KVA_DIALECT_COUNT] = {
-    [KVA_DIALECT_TILE] = &kva_dialect_tile, [KVA_DIALECT_NV] = &kva_dialect_nv};
+    [KVA_DIALECT_TILE] = &kva_dialect_tile, [KVA_DIALECT_NV] = &kva_dialect_nv, [KVA_DIALECT_AMX] = &kva_dialect_amx};
 
 const kva_dialect *kva_intrinsic_dialect(kva_intrinsic_id id) {
   uint32_t number = id / KVA_DIALECT_SIZE;
@@ -33,8 +33,8 @@ bool kva_intrinsic_find(const char *name, bool value, kva_intrinsic_id *out_id) 
   return false;
 }
 
-bool kva_intrinsic_suits(const kva_intrinsic_info *info, const kva_target *target) {
-  return target->kind == KVA_TARGET_GPU && kva_target_has(target, info->features);
+bool kva_intrinsic_suits(kva_intrinsic_id id, const kva_target *target) {
+  return target->kind == kva_intrinsic_dialect(id)->kind && kva_target_has(target, kva_intrinsic_get(id)->features);
 }
 
 uint32_t kva_intrinsic_count(const kva_intrinsic_info *info, const char *letters) {

@@ -10,8 +10,8 @@
  *   e    an index expression                 +     one or more of them
  *   v    a float value                       i     a small compile-time number
  *
- * A LOCAL place is the first of the elements in the instruction's registers. Its index is constant after UNROLL loops
- * are expanded, so the buffer lives in registers. Elements are packed: two of 16 bits per register.
+ * On a GPU a LOCAL place is the first of the elements in the instruction's registers. Its index is constant after
+ * UNROLL loops are expanded, so the buffer lives in registers. Elements are packed: two of 16 bits per register.
  *
  * A new dialect: an id in ir/kernel.h, a table and a verifier here, an emitter in codegen/llvm_emit.c. */
 #ifndef KVA_IR_DIALECT_H
@@ -23,18 +23,19 @@
 typedef struct kva_intrinsic_info {
   const char *name, *operands;
   kva_dtype type;    /* of the value; KVA_DTYPE_NONE: an effect */
-  uint32_t features; /* KVA_TARGET_..., of the targets that have it; they all are GPUs */
+  uint32_t features; /* KVA_TARGET_..., of the targets that have it */
 } kva_intrinsic_info;
 
 typedef struct kva_dialect {
   const char *name;
+  kva_target_kind kind;           /* of the targets that have it */
   const kva_intrinsic_info *rows; /* rows of the instructions from KVA_DIALECT_FIRST(its id) on */
   uint32_t n_rows;
   /* Describes what is wrong with i, an instruction of this dialect whose operands fit their letters; NULL: nothing. */
   const char *(*check)(const kva_kernel *k, const kva_kinstr *i);
 } kva_dialect;
 
-extern const kva_dialect kva_dialect_tile, kva_dialect_nv;
+extern const kva_dialect kva_dialect_tile, kva_dialect_nv, kva_dialect_amx;
 
 /* By an instruction's number; NULL: no dialect has it. */
 const kva_dialect *kva_intrinsic_dialect(kva_intrinsic_id id);
@@ -42,7 +43,7 @@ const kva_intrinsic_info *kva_intrinsic_get(kva_intrinsic_id id);
 /* By name, among instructions with or without a value. False: not found. */
 bool kva_intrinsic_find(const char *name, bool value, kva_intrinsic_id *out_id);
 /* Whether code for the target may contain the instruction. */
-bool kva_intrinsic_suits(const kva_intrinsic_info *info, const kva_target *target);
+bool kva_intrinsic_suits(kva_intrinsic_id id, const kva_target *target);
 /* Number of operands with these letters; '+' counts as none. */
 uint32_t kva_intrinsic_count(const kva_intrinsic_info *info, const char *letters);
 static inline bool kva_is_place(char letter) {

@@ -136,4 +136,4 @@ static const char *check(const kva_kernel *k, const kva_kinstr *i) {
   }
 }
 
-const kva_dialect kva_dialect_nv = {"nv", rows, sizeof rows / sizeof *rows, check};
+const kva_dialect kva_dialect_nv = {"nv", KVA_TARGET_GPU, rows, sizeof rows / sizeof *rows, check};

@@ -50,4 +50,4 @@ static const char *check(const kva_kernel *k, const kva_kinstr *i) {
   }
 }
 
-const kva_dialect kva_dialect_tile = {"tile", rows, sizeof rows / sizeof *rows, check};
+const kva_dialect kva_dialect_tile = {"tile", KVA_TARGET_GPU, rows, sizeof rows / sizeof *rows, check};

@@ -97,13 +97,14 @@ typedef enum kva_kop {
 } kva_kop;
 
 /* ---- intrinsics --------------------------------------------------------------------------------------------------
- * Instructions that only some targets have, for kernels that write the code of each thread: they stand in a THREAD loop
- * with one iteration for each thread of the block, or of a subgroup of it. Each belongs to a dialect (ir/dialect.h),
- * which defines its operands and verifies it. */
+ * Instructions that only some targets have. Each belongs to a dialect (ir/dialect.h), which defines its operands and
+ * verifies it. Those of GPUs are for kernels that write the code of each thread: they stand in a THREAD loop with one
+ * iteration for each thread of the block, or of a subgroup of it. */
 
 typedef enum kva_dialect_id {
   KVA_DIALECT_TILE, /* KVA_K_TILES */
   KVA_DIALECT_NV,   /* ir/dialect_nv.def */
+  KVA_DIALECT_AMX,  /* ir/dialect_amx.h */
   KVA_DIALECT_COUNT
 } kva_dialect_id;
 

@@ -19,6 +19,7 @@ typedef enum kva_target_feature {
   KVA_TARGET_ADD_PAIRS = 1 << 8,     /* aarch64: an instruction adds pairs of 16-bit elements to 32-bit ones */
   KVA_TARGET_DOT4_SIGNED = 1 << 9,   /* aarch64: as DOT4, of bytes with sign by bytes with sign */
   KVA_TARGET_DOT2 = 1 << 10,         /* x86: dot2 of the kernel IR is one instruction, and faster than two FMAs */
+  KVA_TARGET_AMX = 1 << 11,          /* x86: products of tiles in registers (ir/dialect_amx.h) */
 } kva_target_feature;
 
 typedef struct kva_target {

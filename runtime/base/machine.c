@@ -2,6 +2,8 @@
 #include "runtime/base/platform.h"
 
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* The number behind `key` in a file of lines "key: N kB"; false: there is none. */
 static bool read_kib(const char *path, const char *key, int64_t *out_bytes) {
@@ -80,4 +82,13 @@ kva_memory_size kva_machine_memory(const char *root) {
   lower_by_groups(root, in, swap, &size);
   fclose(in);
   return size;
+}
+
+bool kva_tiles_permit(void) {
+#if defined __x86_64__ && defined SYS_arch_prctl
+  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+  return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+#else
+  return false;
+#endif
 }

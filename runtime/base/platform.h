@@ -28,6 +28,10 @@ void kva_file_unmap(kva_file *file);
  * and files that are not regular (ONNX docs/ExternalDataSecurity.md). */
 KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative, kva_diag *diag, kva_file *out_file);
 
+/* Asks the system for the registers of AMX, in all threads of the process, which it gives those alone that ask; false:
+ * there are none. What the processor has is another question. */
+bool kva_tiles_permit(void);
+
 /* Gives the whole pages of this memory back to the system. Those of a mapped file are read again when they are touched;
  * all others lose their content. */
 void kva_pages_release(const void *data, size_t size);

@@ -36,7 +36,7 @@ static void test_described(void **state) {
        KVA_TARGET_CPU,
        64,
        32,
-       KVA_TARGET_FMA | KVA_TARGET_PAIRS | KVA_TARGET_DOT4 | KVA_TARGET_SCALEF},
+       KVA_TARGET_FMA | KVA_TARGET_PAIRS | KVA_TARGET_DOT4 | KVA_TARGET_SCALEF | KVA_TARGET_AMX},
       {{.cpu = "x86-64-v3", .vector_bits = 512}, KVA_TARGET_CPU, 64, 32, KVA_TARGET_FMA},
       {{.triple = "aarch64-linux-gnu"}, KVA_TARGET_CPU, 16, 32, KVA_TARGET_FMA | KVA_TARGET_ADD_PAIRS},
       {{.cpu = "neoverse-n1"}, KVA_TARGET_CPU, 16, 32, KVA_TARGET_FMA | KVA_TARGET_ADD_PAIRS | KVA_TARGET_DOT4_SIGNED},

@@ -15,6 +15,8 @@ static const char head[] = "kernel \"all\" (read bfloat16 x[64*N], write float y
                            "  local readwrite bfloat16 a[8]\n"
                            "  local readwrite bfloat16 b[4]\n"
                            "  local readwrite float d[8]\n"
+                           "  local readwrite float sums[1024]\n"
+                           "  local readwrite float words[1024]\n"
                            "  grid g < N {\n"
                            "    thread t < 384 {\n";
 static const char tail[] = "    }\n  }\n}\n";
@@ -48,7 +50,13 @@ static const char all[] = "      copy_async tile[8*t], x[64*g + 8*t], min(16, N)
                           "      wgmma_fence2 d[0], 4, a[0], 4\n"
                           "      wgmma_commit\n"
                           "      wgmma_wait 1, d[0], 8\n"
-                          "      wgmma_wait2 0, d[0], 4, d[4], 4\n";
+                          "      wgmma_wait2 0, d[0], 4, d[4], 4\n"
+                          "      amx_begin\n"
+                          "      amx_clear\n"
+                          "      amx_load sums[0]\n"
+                          "      amx_step words[0], words[512], 0\n"
+                          "      amx_store sums[0]\n"
+                          "      amx_end\n";
 
 static kva_kernel *parse(kernel_fixture *f, const char *lines) {
   kva_text text = {0};
@@ -124,6 +132,11 @@ static const struct refusal {
     {"wgmma_fence2 d[0], 8, a[0], 5", "exceed their buffer"},
     {"wgmma_wait 8, d[0], 8", "more groups"},
     {"wgmma_wait2 0, d[0], 4, d[4], 5", "exceed their buffer"},
+    {"amx_load d[0]", "sums exceed their buffer"},
+    {"amx_store a[0]", "sums have another type"},
+    {"amx_step words[0], words[513], 0", "words exceed their buffer"},
+    {"amx_step words[0], words[512], 1", "another type than the sums"},
+    {"amx_step words[0], words[512], 3", "no factors are of this kind"},
     {"%0 = copy_commit", "no instruction 'copy_commit' makes a value"},
     {"exp2 1.0", "expected an instruction"},
     {"mma d[0], a[0]", "expected ','"},

@@ -29,6 +29,7 @@ struct kva_contraction {
   /* A step of the depth is a word in the type of the sums: four bytes of an int32, whose product is dot4, or the bits
    * of two bf16 as float, whose product is dot2. The depth is rounded up, with zeros. */
   bool words, b_unsigned; /* b_unsigned: then a is signed; else a is unsigned, and b signed */
+  bool amx; /* CPU: words are multiplied in blocks (ir/dialect_amx.h); steps are a multiple of KVA_AMX_WORDS */
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
   bool along_depth; /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
@@ -63,8 +64,10 @@ kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b,
 /* c by words (words.c), if its factors of these types have 8 bits, of one sign and the other, and are summed in int32;
  * else c. c.a and c.b give elements as they are. */
 kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b);
-/* The same where both factors are bf16, summed in float, and the target has dot2. */
+/* The same where both factors are bf16, summed in float, and the target has dot2, or AMX that they fill. */
 kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dtype b);
+/* c, with c.amx if it is a matrix product by words that fill the blocks of a target with AMX. */
+kva_contraction kva_contract_blocks(const kva_contraction *c);
 /* The result has at least `rows` rows, as far as is known. */
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
 /* Passes v through the epilogue as the result at `at`. */

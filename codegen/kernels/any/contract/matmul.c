@@ -115,5 +115,6 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.a = element_a, c.b = element_b, c.result = result_at;
   look_for_factor(&c);
   kva_dtype a = kva_operand_type(n, 0)->dtype, b = kva_operand_type(n, 1)->dtype;
-  return c.type == KVA_F32 ? kva_contract_pairs(&c, a, b) : kva_contract_bytes(&c, a, b);
+  c = c.type == KVA_F32 ? kva_contract_pairs(&c, a, b) : kva_contract_bytes(&c, a, b);
+  return kva_contract_blocks(&c);
 }

@@ -2,6 +2,7 @@
  * Words are four elements of 8 bits, multiplied by dot4 of the kernel IR, or two bf16, by dot2. Kernels that do not
  * look into elements, but for their product, need not know. */
 #include "codegen/kernels/any/contract/contraction.h"
+#include "ir/dialect_amx.h"
 #include "ops/matmul.h"
 
 /* What `user` of a contraction by words is. */
@@ -93,6 +94,19 @@ kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dt
 kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dtype b) {
   bool bf16 = c->type == KVA_F32 && a == KVA_BF16 && b == KVA_BF16;
   bool few = c->along_depth && !kva_contract_has_rows(c, KVA_FEW_ROWS + 1);
-  bool suits = bf16 && !few && !c->factor_block && kva_expr_is_const(c->depth, NULL);
-  return suits && kva_target_has(c->l->target, KVA_TARGET_DOT2) ? by_words(c, 2, 16) : *c;
+  if (!bf16 || few || c->factor_block || !kva_expr_is_const(c->depth, NULL)) return *c;
+  kva_contraction words = by_words(c, 2, 16);
+  bool pays = kva_target_has(c->l->target, KVA_TARGET_DOT2) || kva_contract_blocks(&words).amx;
+  return pays ? words : *c;
+}
+
+kva_contraction kva_contract_blocks(const kva_contraction *c) {
+  int64_t depth, columns;
+  kva_contraction blocks = *c;
+  bool matrix = c->leads * c->taps == 1 && kva_expr_is(c->lines, 1) && !c->factor_block;
+  bool wide = !kva_expr_is_const(c->line, &columns) || columns >= KVA_AMX_BLOCK;
+  blocks.amx = kva_target_has(c->l->target, KVA_TARGET_AMX) && c->words && matrix && wide &&
+               kva_expr_is_const(c->depth, &depth) && depth % KVA_AMX_WORDS == 0 &&
+               kva_contract_has_rows(c, KVA_AMX_BLOCK);
+  return blocks;
 }

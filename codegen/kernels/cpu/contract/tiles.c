@@ -17,8 +17,12 @@
  * as its part of the panel takes from L2; tiles past the edges cost as much as others. Packing costs some cycles for
  * each vector of b and block of rows, and for each vector of a and item's columns; so items are large, but every core
  * gets several. Positions after `used` are computed and discarded; packed values for positions after the last line
- * affect only those. */
+ * affect only those.
+ *
+ * With AMX (c.amx) a tile is a block of the dialect: a is packed in any case, in steps of KVA_AMX_WORDS, the depth of a
+ * slice is a multiple of them, and accumulators are the registers of the dialect. */
 #include "codegen/kernels/cpu/contract/contract.h"
+#include "ir/dialect_amx.h"
 
 #include <math.h>
 
@@ -27,6 +31,7 @@ enum {
   PACKING_CYCLES = 4,      /* of a vector in L2 */
   FAR_CYCLES = 14,         /* of one beyond it */
   WINDOW_CYCLES = 12,      /* of one that lines of an image make, or a transposed matrix */
+  AMX_SPEED = 8,           /* times as many with AMX */
   ITEM_PRODUCTS = 1 << 11, /* vectors of products in the time that starting an item takes */
   MAX_STEPS = 1024,        /* of a slice */
   MAX_WINDOW_PRODUCTS = 384,
@@ -59,6 +64,10 @@ typedef struct tiling {
 
 static bool is_window(const kva_contraction *c) {
   return c->leads * c->taps > 1;
+}
+
+static bool packs_a(const kva_contraction *c) {
+  return c->across_rows || c->amx;
 }
 
 static kva_dim columns_of(const kva_contraction *c) {
@@ -112,6 +121,10 @@ static void choose_tile(const kva_contraction *c, const extents *n, tiling *t) {
   int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers;
   int64_t columns = n->columns, widest = registers >= 32 ? 4 : c->panel ? 2 : 3;
   double least = INFINITY;
+  if (c->amx) {
+    *t = (tiling){.vectors = KVA_AMX_BLOCK / lanes, .panel = KVA_AMX_BLOCK, .tile_rows = KVA_AMX_BLOCK};
+    return;
+  }
   t->vectors = widest, t->tile_rows = kva_contract_most_rows(c->l->target, widest);
   if (!columns && (!kva_expr_eval(columns_of(c), is_one, NULL, &columns) || columns < lanes)) columns = widest * lanes;
   for (int64_t v = widest; v >= 1; v--) {
@@ -139,10 +152,11 @@ static void choose_depth(const kva_contraction *c, const extents *n, tiling *t) 
   t->depth = (fit < most ? fit : most) / (c->leads * c->taps);
   if (t->depth * step > MAX_PACKED) t->depth = MAX_PACKED / step;
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
-  if (c->across_rows && t->depth * rows > MAX_ROWS_PACKED) t->depth = MAX_ROWS_PACKED / rows;
-  if (c->across_rows && t->depth * columns > MAX_PACKED) t->depth = MAX_PACKED / columns;
+  if (packs_a(c) && t->depth * rows > MAX_ROWS_PACKED) t->depth = MAX_ROWS_PACKED / rows;
+  if (packs_a(c) && t->depth * columns > MAX_PACKED) t->depth = MAX_PACKED / columns;
   if (t->depth < 1) t->depth = 1;
   if (n->depth) t->depth = kva_ceil_div(n->depth, kva_ceil_div(n->depth, t->depth));
+  if (c->amx) t->depth = kva_round_up(t->depth, KVA_AMX_WORDS);
   if (kva_contract_block(c)) t->depth = kva_round_up(t->depth, kva_contract_block(c));
 }
 
@@ -155,7 +169,7 @@ static bool packs_together(const kva_contraction *c, const tiling *t) {
 /* The block between slices fits, and packed rows of a. */
 static bool item_fits(const kva_contraction *c, const tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
-  if (c->across_rows && (rows > MAX_ACROSS_ROWS || columns > MAX_ACROSS_COLUMNS)) return false;
+  if (packs_a(c) && (rows > MAX_ACROSS_ROWS || columns > MAX_ACROSS_COLUMNS)) return false;
   return rows <= MAX_BLOCK_ROWS && rows * columns <= MAX_ROWS_PACKED;
 }
 
@@ -173,9 +187,10 @@ static double overhead(const kva_contraction *c, const extents *n, const tiling 
       n->rows * kva_ceil_div(n->columns, t->panel) * t->vectors * n->depth * c->leads * c->taps * n->batch;
   bool shuffles = is_window(c) || c->along_depth;
   double of_b = shuffles ? WINDOW_CYCLES : packing_cycles(c, n->depth * n->columns);
-  double of_a = c->across_rows ? packing_cycles(c, n->depth * n->rows) : 0;
-  double packing = PRODUCTS_PER_CYCLE * (of_a / (double)columns + of_b / (double)rows);
-  double start = (double)(items * ITEM_PRODUCTS) / (double)products;
+  double of_a = packs_a(c) ? packing_cycles(c, n->depth * n->rows) : 0;
+  double speed = c->amx ? AMX_SPEED : 1;
+  double packing = speed * PRODUCTS_PER_CYCLE * (of_a / (double)columns + of_b / (double)rows);
+  double start = speed * (double)(items * ITEM_PRODUCTS) / (double)products;
   double wait = (double)(kva_round_up(items, cores) - items) / (double)items + 0.1 * (double)cores / (double)items;
   return packing + start + wait;
 }
@@ -234,7 +249,7 @@ typedef struct tile {
   const kva_expr *tiles;                            /* of the item */
   const kva_expr *col0;                             /* of the panel */
   const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */
-  kva_kbuf *packed, *factors, *packed_a, *acc, *block;
+  kva_kbuf *packed, *factors, *packed_a, *square, *acc, *block;
 } tile;
 
 static const kva_expr *num(const tile *x, int64_t v) {
@@ -407,6 +422,13 @@ static const kva_expr *packed_a_at(const tile *x, const kva_expr *tile_of_block,
   return plus(x, times(x, plus(x, times(x, tile_of_block, x->t.depth), k), x->t.tile_rows), row);
 }
 
+/* The same of a step of AMX: its word `word`. */
+static const kva_expr *amx_a_at(const tile *x, const kva_expr *tile_of_block, const kva_expr *step, const kva_expr *row,
+                                const kva_expr *word) {
+  const kva_expr *steps = plus(x, times(x, tile_of_block, x->t.depth / KVA_AMX_WORDS), step);
+  return plus(x, times(x, plus(x, times(x, steps, KVA_AMX_BLOCK), row), KVA_AMX_WORDS), word);
+}
+
 /* A row of the result: that of a tile of the block. Tiles have names, so that bounds are seen. */
 static const kva_expr *first_row(const tile *x, const kva_expr *tile_of_block) {
   return times(x, kva_k_name(x->kb, plus(x, x->first_tile, tile_of_block), x->all_tiles), x->t.tile_rows);
@@ -433,10 +455,83 @@ static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) 
   kva_k_loop_end(x->kb, k);
 }
 
+static kva_kval a_of(const tile *x, const kva_expr *row, const kva_expr *k) {
+  kva_contract_at at = {.batch = x->batch, .k = k, .lead = num(x, 0), .row = row, .tap = num(x, 0)};
+  return x->c->a(x->c, &at);
+}
+
+/* A step of a tile, whose first row is `row`: memory is contiguous along the depth. */
+static void pack_amx_along(const tile *x, const kva_expr *row, const kva_expr *k, const kva_expr *to) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, rows_from(x, row), "r");
+  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, KVA_AMX_WORDS), "w");
+  const kva_expr *at = plus(x, plus(x, to, times(x, r->var, KVA_AMX_WORDS)), w->var);
+  kva_k_store(x->kb, x->packed_a, at, a_of(x, plus(x, row, r->var), plus(x, k, w->var)));
+  kva_k_loop_end(x->kb, w);
+  kva_k_loop_end(x->kb, r);
+}
+
+/* x->square, rows of KVA_AMX_BLOCK or KVA_AMX_WORDS words, transposed to rows of the other length. */
+static void transpose_square(const tile *x, bool to_words, kva_kbuf *to, const kva_expr *first) {
+  int64_t from_row = to_words ? KVA_AMX_BLOCK : KVA_AMX_WORDS, to_row = to_words ? KVA_AMX_WORDS : KVA_AMX_BLOCK;
+  kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, KVA_AMX_BLOCK / KVA_AMX_WORDS), "h");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, KVA_AMX_WORDS), "j");
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, KVA_AMX_WORDS), "u");
+  const kva_expr *half = times(x, h->var, KVA_AMX_WORDS), *line = j->var, *column = u->var;
+  if (to_words)
+    column = plus(x, half, column);
+  else
+    line = plus(x, half, line);
+  kva_kval v = kva_k_load(x->kb, x->square, plus(x, times(x, line, from_row), column));
+  kva_k_store(x->kb, to, plus(x, plus(x, first, times(x, column, to_row)), line), v);
+  kva_k_loop_end(x->kb, u);
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, h);
+}
+
+/* The same where it is contiguous along the rows. */
+static void pack_amx_across(const tile *x, const kva_expr *row, const kva_expr *k, const kva_expr *to) {
+  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, KVA_AMX_WORDS), "w");
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, rows_from(x, row), "r");
+  const kva_expr *at = plus(x, times(x, w->var, KVA_AMX_BLOCK), r->var);
+  kva_k_store(x->kb, x->square, at, a_of(x, plus(x, row, r->var), plus(x, k, w->var)));
+  kva_k_loop_end(x->kb, r);
+  kva_k_loop_end(x->kb, w);
+  transpose_square(x, true, x->packed_a, to);
+}
+
+/* The block's rows of a for a slice, for AMX. */
+static void pack_amx_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
+  kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, slice, num(x, KVA_AMX_WORDS)), "s");
+  const kva_expr *zero = num(x, 0), *k = plus(x, k0, times(x, s->var, KVA_AMX_WORDS));
+  const kva_expr *to = amx_a_at(x, i->var, s->var, zero, zero);
+  (x->c->across_rows ? pack_amx_across : pack_amx_along)(x, first_row(x, i->var), k, to);
+  kva_k_loop_end(x->kb, s);
+  kva_k_loop_end(x->kb, i);
+}
+
+/* The panel's part of b where memory is contiguous along the depth, for AMX. */
+static void pack_amx_columns(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, slice, num(x, KVA_AMX_WORDS)), "s");
+  const kva_expr *step = times(x, s->var, KVA_AMX_WORDS);
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, KVA_AMX_BLOCK), "j");
+  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, KVA_AMX_WORDS), "w");
+  kva_contract_at at = {
+      .batch = x->batch, .k = plus(x, plus(x, k0, step), w->var), .lead = num(x, 0), .phase = num(x, 0)};
+  kva_kval v = element_or_zero(x, x->c->b, &at, plus(x, x->col0, j->var));
+  kva_k_store(x->kb, x->square, plus(x, times(x, j->var, KVA_AMX_WORDS), w->var), v);
+  kva_k_loop_end(x->kb, w);
+  kva_k_loop_end(x->kb, j);
+  transpose_square(x, false, x->packed, segment_at(x, step, num(x, 0), num(x, 0)));
+  kva_k_loop_end(x->kb, s);
+}
+
 /* The panel's part of b. */
 static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (x->factor_block) pack_factors(x, k0, slice);
-  if (x->c->along_depth)
+  if (x->c->along_depth && x->c->amx)
+    pack_amx_columns(x, k0, slice);
+  else if (x->c->along_depth)
     pack_transposed(x, k0, slice);
   else
     pack_columns(x, k0, slice);
@@ -546,10 +641,33 @@ static void multiply_blocks(const tile *x, step *s, const kva_expr *slice) {
 
 static void store_tile(const tile *x, const kva_expr *tile_of_block, const kva_expr *row);
 
+static void amx(const tile *x, kva_intrinsic_id op, const kva_kplace *places, int32_t kind) {
+  kva_kintrinsic m = {.op = op, .numbers = {kind}};
+  for (uint32_t i = 0; places && i < KVA_K_MAX_PLACES; i++) m.places[i] = places[i];
+  kva_k_intrinsic(x->kb, &m, NULL);
+}
+
+static void multiply_amx(const tile *x, const step *s, const kva_expr *slice) {
+  const kva_contraction *c = x->c;
+  const kva_expr *zero = num(x, 0), *steps = kva_expr_div(x->e, slice, num(x, KVA_AMX_WORDS));
+  const kva_kplace sums[KVA_K_MAX_PLACES] = {{x->block, block_at(x, s->tile, zero, zero)}};
+  int32_t kind = c->type == KVA_F32 ? KVA_AMX_BF16 : c->b_unsigned ? KVA_AMX_SIGNED_UNSIGNED : KVA_AMX_UNSIGNED_SIGNED;
+  amx(x, x->one_slice ? KVA_AMX_amx_clear : KVA_AMX_amx_load, x->one_slice ? NULL : sums, 0);
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, steps, "k");
+  const kva_kplace factors[KVA_K_MAX_PLACES] = {
+      {x->packed_a, amx_a_at(x, s->tile, k->var, zero, zero)},
+      {x->packed, segment_at(x, times(x, k->var, KVA_AMX_WORDS), zero, zero)}};
+  amx(x, KVA_AMX_amx_step, factors, kind);
+  kva_k_loop_end(x->kb, k);
+  amx(x, KVA_AMX_amx_store, sums, 0);
+}
+
 static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
   step s = {.tile = i->var, .row = first_row(x, i->var), .k0 = k0};
-  if (x->factor_block) {
+  if (x->c->amx) {
+    multiply_amx(x, &s, slice);
+  } else if (x->factor_block) {
     if (x->by_tile) clear_tile(x, i->var);
     multiply_blocks(x, &s, slice);
   } else {
@@ -639,7 +757,7 @@ static void pack_together(const tile *x, const kva_expr *k0, const kva_expr *sli
 }
 
 static void multiply_part(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  if (x->c->across_rows) pack_rows(x, k0, slice);
+  if (packs_a(x->c)) (x->c->amx ? pack_amx_rows : pack_rows)(x, k0, slice);
   if (x->together) pack_together(x, k0, slice);
   over_panels(x, multiply_panel, k0, slice);
 }
@@ -697,9 +815,11 @@ static tile tile_of(const kva_contraction *c) {
   int64_t packed = x.t.depth * c->leads * x.phases * x.segment;
   x.packed = kva_k_local(kb, "packed", c->type, x.together ? packed * x.t.panels : packed);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
-  if (c->across_rows) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * block_rows);
+  if (packs_a(c)) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * block_rows);
+  if (c->amx && (c->across_rows || c->along_depth))
+    x.square = kva_k_local(kb, "square", c->type, KVA_AMX_BLOCK * KVA_AMX_WORDS);
   x.block = kva_k_local(kb, "block", c->type, (x.by_tile ? rows : block_rows * x.t.panels) * x.t.panel);
-  x.acc = kva_k_local(kb, "acc", c->type, rows * x.t.panel);
+  if (!c->amx) x.acc = kva_k_local(kb, "acc", c->type, rows * x.t.panel);
   x.all_tiles = kva_expr_ceildiv(x.e, c->rows, num(&x, rows));
   x.all_panels = kva_expr_ceildiv(x.e, x.columns, num(&x, x.t.panel));
   return x;
@@ -716,7 +836,9 @@ static void emit_item(tile *x, const kva_expr *item) {
   bool adds = any || !x->one_slice || x->factor_block; /* to the block */
   if (adds && !x->by_tile) over_panels(x, clear_panel, NULL, NULL);
   kva_kinstr *branch = any ? kva_k_if_begin(x->kb, any) : NULL;
+  if (c->amx) amx(x, KVA_AMX_amx_begin, NULL, 0);
   over_depth(x);
+  if (c->amx) amx(x, KVA_AMX_amx_end, NULL, 0);
   if (branch) kva_k_if_end(x->kb, branch);
   if (!x->by_tile) over_panels(x, store_panel, NULL, NULL);
 }

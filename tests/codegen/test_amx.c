@@ -1,0 +1,138 @@
+/* Products of tiles in registers (ir/dialect_amx.h), where this machine has them, against the reference: every layout
+ * of factors, edges of rows and columns, several slices of the depth, batches, unknown rows, epilogues. */
+#include "tests/support/evaluate.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static const char *const products[] = {
+    "main (bfloat16[64, 64] x, bfloat16[64, 64] w) => (bfloat16[64, 64] y) {\n  y = kv.matmul(x, w)\n}",
+    /* rows and columns past the edges; an epilogue */
+    "main (bfloat16[70, 96] x, bfloat16[96, 50] w, float[50] bias) => (float[70, 50] y) {\n"
+    "  y = kv.gelu(kv.cast <to = float> (kv.matmul(x, w)) + bias)\n}",
+    "main (bfloat16[70, 96] x, bfloat16[50, 96] w) => (bfloat16[70, 50] y) {\n"
+    "  y = kv.matmul <transpose_b = true> (x, w)\n}",
+    "main (bfloat16[96, 70] x, bfloat16[96, 50] w) => (bfloat16[70, 50] y) {\n"
+    "  y = kv.matmul <transpose_a = true> (x, w)\n}",
+    "main (bfloat16[96, 70] x, bfloat16[50, 96] w) => (bfloat16[70, 50] y) {\n"
+    "  y = kv.matmul <transpose_a = true, transpose_b = true> (x, w)\n}",
+    /* several slices, whose last is shorter */
+    "main (bfloat16[300, 4128] x, bfloat16[4128, 290] w) => (bfloat16[300, 290] y) {\n  y = kv.matmul(x, w)\n}",
+    "main (bfloat16[4128, 40] x, bfloat16[33, 4128] w) => (bfloat16[40, 33] y) {\n"
+    "  y = kv.matmul <transpose_a = true, transpose_b = true> (x, w)\n}",
+    "main (bfloat16[3, 5, 40, 64] x, bfloat16[3, 1, 64, 48] w) => (bfloat16[3, 5, 40, 48] y) {\n"
+    "  y = kv.matmul(x, w)\n}",
+    /* factors that are made in the kernel; bytes of large values */
+    "main (float[40, 64] x, float[64, 48] w) => (bfloat16[40, 48] y) {\n"
+    "  y = kv.matmul(kv.cast <to = bfloat16> (kv.silu(x)), kv.cast <to = bfloat16> (w))\n}",
+    "main (bfloat16[M, 64] x, bfloat16[64, 48] w) => (bfloat16[M, 48] y) {\n  y = kv.matmul(x, w)\n}",
+    "main (bfloat16[M, 64] x, bfloat16[48, 64] w) => (bfloat16[M, 48] y) {\n"
+    "  y = kv.matmul <transpose_b = true> (x, w)\n}",
+    "main (uint8[70, 128] x, int8[128, 50] w) => (int32[70, 50] y) {\n"
+    "  y = kv.matmul <to = int32> (x * 120, w * -60)\n}",
+    "main (int8[70, 128] x, uint8[50, 128] w) => (int32[70, 50] y) {\n"
+    "  y = kv.matmul <transpose_b = true, to = int32> (x * -60, w * 120)\n}",
+    "main (uint8[4160, 70] x, int8[4160, 50] w) => (int32[70, 50] y) {\n"
+    "  y = kv.matmul <transpose_a = true, to = int32> (x, w)\n}",
+};
+
+static bool machine_has_amx(void) {
+  kva_target t;
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_codegen_describe(&(kva_target_options){0}, diag, &t), KVA_OK);
+  kva_diag_destroy(diag);
+  return kva_target_has(&t, KVA_TARGET_AMX);
+}
+
+static kva_module *load(const char *text, kva_diag *diag) {
+  kva_module *m = NULL;
+  kva_status status = kva_load_text(text, "product.kv", NULL, diag, &m);
+  kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  return m;
+}
+
+static void check(const char *text) {
+  static const eval_size sizes[][2] = {{{"M", 70}, {NULL, 0}}, {{"M", 3}, {NULL, 0}}, {{"M", 0}, {NULL, 0}}};
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load(text, diag);
+  kva_compiled *c;
+  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  for (size_t i = 0; i < (strchr(text, 'M') ? sizeof sizes / sizeof *sizes : 1); i++) {
+    evaluated expected = evaluate_reference(m, m->functions.data[0], sizes[i]);
+    evaluated found = evaluate_compiled(c, c->module->functions.data[0], sizes[i]);
+    assert_true(evaluated_equal(text, m, &expected, &found, 1e-2)); /* results of bf16 */
+    evaluated_free(&expected);
+    evaluated_free(&found);
+  }
+  kva_compiled_destroy(c);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void test_products(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof products / sizeof *products; i++) check(products[i]);
+}
+
+static char *assembly_of(kva_module *m, kva_diag *diag) {
+  const kva_compile_options options = {.target = {.cpu = "sapphirerapids", .opt_level = 2}};
+  uint32_t n;
+  kva_memory_plan **plans;
+  kva_codegen *cg;
+  kva_artifact *artifact;
+  char *text;
+  size_t size;
+  kva_arena *arena = kva_arena_create();
+  assert_int_equal(kva_compile_graph(m, &options), KVA_OK);
+  assert_int_equal(kva_plan_functions(m, &options, arena, &n, &plans), KVA_OK);
+  assert_int_equal(kva_codegen_create(&options.target, diag, &cg), KVA_OK);
+  assert_int_equal(kva_codegen_tables(cg, arena, m, n, plans, &artifact), KVA_OK);
+  assert_int_equal(kva_codegen_emit(cg, "asm", &text, &size), KVA_OK);
+  kva_codegen_destroy(cg);
+  kva_arena_destroy(arena);
+  return text;
+}
+
+/* Code that any machine can make: which products have it. */
+static void test_choice(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *instruction;
+  } rows[] = {
+      {"main (bfloat16[64, 64] x, bfloat16[64, 64] w) => (bfloat16[64, 64] y) {\n  y = kv.matmul(x, w)\n}",
+       "tdpbf16ps"},
+      {"main (uint8[64, 64] x, int8[64, 64] w) => (int32[64, 64] y) {\n  y = kv.matmul <to = int32> (x, w)\n}",
+       "tdpbusd"},
+      {"main (int8[64, 64] x, uint8[64, 64] w) => (int32[64, 64] y) {\n  y = kv.matmul <to = int32> (x, w)\n}",
+       "tdpbsud"},
+      {"main (bfloat16[64, 48] x, bfloat16[48, 64] w) => (bfloat16[64, 64] y) {\n  y = kv.matmul(x, w)\n}", NULL},
+      {"main (bfloat16[20, 64] x, bfloat16[64, 64] w) => (bfloat16[20, 64] y) {\n  y = kv.matmul(x, w)\n}", NULL},
+      {"main (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {\n  y = kv.matmul(x, w)\n}", NULL},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    kva_diag *diag = kva_diag_create();
+    kva_module *m = load(rows[i].text, diag);
+    char *text = assembly_of(m, diag);
+    const char *found = strstr(text, "tdpb");
+    if (rows[i].instruction)
+      assert_true(found && !strncmp(found, rows[i].instruction, strlen(rows[i].instruction)));
+    else
+      assert_null(found);
+    free(text);
+    kva_module_destroy(m);
+    kva_diag_destroy(diag);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest choice[] = {cmocka_unit_test(test_choice)};
+  const struct CMUnitTest run[] = {cmocka_unit_test(test_products)};
+  int failed = cmocka_run_group_tests_name("choice", choice, NULL, NULL);
+  if (!machine_has_amx())
+    printf("SKIP: this machine has no AMX; its code was made, not run\n");
+  else
+    failed += cmocka_run_group_tests_name("products", run, NULL, NULL);
+  return failed;
+}

@@ -8,7 +8,10 @@
 #include <stdlib.h>
 
 enum {
-  CHUNK = 256, /* rows of a prompt that are read in one step */
+  /* Rows of a prompt that are read in one step, and while other texts wait for their next token: more of them unpack
+   * weights less often, and take longer. */
+  CHUNK = 512,
+  SHORT_CHUNK = 256,
   NO_SEQUENCE = -1
 };
 
@@ -238,9 +241,10 @@ static kva_status begin_reading(kva_engine *e, slot *s, kva_diag *diag) {
   return KVA_OK;
 }
 
-static kva_status read_chunk(kva_engine *e, slot *s, kva_diag *diag) {
+static kva_status read_chunk(kva_engine *e, slot *s, bool others_draw, kva_diag *diag) {
   entry *x = s->reading;
-  int64_t left = s->c->prompt_tokens - x->tokens.n, rows = left < CHUNK ? left : CHUNK;
+  int64_t left = s->c->prompt_tokens - x->tokens.n, most = others_draw ? SHORT_CHUNK : CHUNK;
+  int64_t rows = left < most ? left : most;
   if (!rows) return KVA_OK;
   double start = kva_now();
   for (int64_t i = 0; i < rows; i++) set_token(e, i, s->c->prompt[x->tokens.n + i]);
@@ -349,13 +353,13 @@ void kva_engine_add(kva_engine *e, kva_completion *c) {
 }
 
 /* One chunk of the first text that has not been read. */
-static kva_status read_prompts(kva_engine *e, kva_diag *diag) {
+static kva_status read_prompts(kva_engine *e, bool others_draw, kva_diag *diag) {
   for (int64_t i = 0; i < e->o.slots; i++) {
     slot *s = &e->slots[i];
     if (!s->c || is_drawing(s)) continue;
     if (!s->reading) KVA_TRY(begin_reading(e, s, diag));
     if (!s->reading) continue;
-    KVA_TRY(read_chunk(e, s, diag));
+    KVA_TRY(read_chunk(e, s, others_draw, diag));
     return s->reading->tokens.n == s->c->prompt_tokens ? enter_batch(e, s, diag) : KVA_OK;
   }
   return KVA_OK;
@@ -377,7 +381,7 @@ static void end_all(kva_engine *e, bool cancelled_only, kva_finish finish) {
 kva_status kva_engine_step(kva_engine *e, kva_diag *diag) {
   end_all(e, true, KVA_FINISH_CANCELLED);
   bool draws = any_draws(e);
-  kva_status status = read_prompts(e, diag);
+  kva_status status = read_prompts(e, draws, diag);
   if (status == KVA_OK && draws) status = draw_all(e, diag);
   if (status != KVA_OK) end_all(e, false, KVA_FINISH_FAILED);
   return status;

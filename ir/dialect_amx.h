@@ -2,13 +2,15 @@
  * two bf16, or four bytes. The registers of a thread hold a block of sums of 32 rows and 32 columns. A step of the
  * depth is 16 words of the factors: 32 rows of 16 words of a, 16 rows of 32 words of b. All are in row-major order.
  *
- * amx_begin         gives the registers their shapes: before the others, once in a work item
- * amx_clear         sums = 0
- * amx_load d        sums = d
- * amx_step a, b, kind
- *                   sums += a * b; kind: of the factors, KVA_AMX_... Products of bf16: all low elements of a step and
- * all high ones are summed by FMAs, and the sum of both is added; subnormal numbers are 0 (Intel SDM, TDPBF16PS). Sums
- * of bytes wrap amx_store d       d = sums amx_end           gives the registers back: behind the others */
+ *   amx_begin           gives the registers their shapes: before the others, once in a work item
+ *   amx_clear           sums = 0
+ *   amx_load d          sums = d
+ *   amx_step a, b, kind sums += a * b, whose elements are of a kva_amx_kind
+ *   amx_store d         d = sums
+ *   amx_end             gives the registers back: behind the others
+ *
+ * Products of bf16: all low elements of a step and all high ones are summed by FMAs, and the sum of both is added;
+ * subnormal numbers are 0 (Intel SDM, TDPBF16PS). Sums of bytes wrap. */
 #ifndef KVA_IR_DIALECT_AMX_H
 #define KVA_IR_DIALECT_AMX_H
 

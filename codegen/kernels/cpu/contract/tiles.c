@@ -19,9 +19,9 @@
  * gets several. Positions after `used` are computed and discarded; packed values for positions after the last line
  * affect only those.
  *
- * With AMX (c.amx) a tile is a block of the dialect: a is packed in any case, in steps of KVA_AMX_WORDS, the depth of a
- * slice is a multiple of them, and accumulators are the registers of the dialect. */
-#include "codegen/kernels/cpu/contract/contract.h"
+ * With AMX (c.amx, amx.c) a tile is a block of the dialect: a is packed in any case, in steps of KVA_AMX_WORDS, the
+ * depth of a slice is a multiple of them, and accumulators are the registers of the dialect. */
+#include "codegen/kernels/cpu/contract/tile.h"
 #include "ir/dialect_amx.h"
 
 #include <math.h>
@@ -52,13 +52,6 @@ enum {
  * stream of its own. */
 #define VECTOR_CYCLES 0.25
 #define STREAM_CYCLES 0.05
-
-typedef struct tiling {
-  int64_t vectors, panel;   /* columns of a tile, in vectors and in elements */
-  int64_t tile_rows, tiles; /* rows of a tile, tiles of a block */
-  int64_t panels;           /* of an item */
-  int64_t depth;            /* steps of a slice */
-} tiling;
 
 /* ---- tiling ------------------------------------------------------------------------------------------------------ */
 
@@ -117,12 +110,12 @@ static double tiles_cycles(const kva_contraction *c, const extents *n, int64_t c
 
 /* The widest and highest tile among the fastest. Where columns are a multiple of a symbol, as the positions of a batch
  * of images are: for those of one. */
-static void choose_tile(const kva_contraction *c, const extents *n, tiling *t) {
+static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *t) {
   int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers;
   int64_t columns = n->columns, widest = registers >= 32 ? 4 : c->panel ? 2 : 3;
   double least = INFINITY;
   if (c->amx) {
-    *t = (tiling){.vectors = KVA_AMX_BLOCK / lanes, .panel = KVA_AMX_BLOCK, .tile_rows = KVA_AMX_BLOCK};
+    *t = (kva_tiling){.vectors = KVA_AMX_BLOCK / lanes, .panel = KVA_AMX_BLOCK, .tile_rows = KVA_AMX_BLOCK};
     return;
   }
   t->vectors = widest, t->tile_rows = kva_contract_most_rows(c->l->target, widest);
@@ -145,7 +138,7 @@ int64_t kva_contract_block(const kva_contraction *c) {
 }
 
 /* A packed panel takes at most a quarter of the L2 cache, and slices of the depth are equal. */
-static void choose_depth(const kva_contraction *c, const extents *n, tiling *t) {
+static void choose_depth(const kva_contraction *c, const extents *n, kva_tiling *t) {
   int64_t fit = c->l->target->l2_bytes / 4 / (t->panel * kva_dtype_bits(c->type) / 8);
   int64_t most = is_window(c) ? MAX_WINDOW_PRODUCTS : MAX_STEPS;
   int64_t step = c->leads * phases_of(c) * (t->panel + reach_of(c));
@@ -161,13 +154,13 @@ static void choose_depth(const kva_contraction *c, const extents *n, tiling *t) 
 }
 
 /* Panels that are packed one by one read b in short pieces of its rows, each in another page of memory. */
-static bool packs_together(const kva_contraction *c, const tiling *t) {
+static bool packs_together(const kva_contraction *c, const kva_tiling *t) {
   bool plain = !is_window(c) && !c->along_depth && kva_expr_is(c->lines, 1) && !c->factor_block && !c->panel;
   return plain && t->panels > 1 && t->panels * t->panel * t->depth <= MAX_PACKED;
 }
 
 /* The block between slices fits, and packed rows of a. */
-static bool item_fits(const kva_contraction *c, const tiling *t) {
+static bool item_fits(const kva_contraction *c, const kva_tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
   if (packs_a(c) && (rows > MAX_ACROSS_ROWS || columns > MAX_ACROSS_COLUMNS)) return false;
   return rows <= MAX_BLOCK_ROWS && rows * columns <= MAX_ROWS_PACKED;
@@ -180,7 +173,7 @@ static double packing_cycles(const kva_contraction *c, int64_t elements) {
 }
 
 /* What an item costs beside its products, as a share of them: packing, starting, and cores that wait for the last. */
-static double overhead(const kva_contraction *c, const extents *n, const tiling *t) {
+static double overhead(const kva_contraction *c, const extents *n, const kva_tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel, cores = c->l->target->cores;
   int64_t items = n->batch * kva_ceil_div(n->rows, rows) * kva_ceil_div(n->columns, columns);
   int64_t products =
@@ -196,11 +189,11 @@ static double overhead(const kva_contraction *c, const extents *n, const tiling 
 }
 
 /* Panels of an item and tiles of its block. */
-static void choose_item(const kva_contraction *c, const extents *n, tiling *t) {
+static void choose_item(const kva_contraction *c, const extents *n, kva_tiling *t) {
   bool known = n->rows && n->columns && n->depth && n->batch;
   int64_t tiles = n->rows ? kva_ceil_div(n->rows, t->tile_rows) : MAX_BLOCK_ROWS;
   double least = INFINITY;
-  tiling best = *t;
+  kva_tiling best = *t;
   best.panels = 1, best.tiles = 1;
   for (int64_t most = tiles < MAX_BLOCK_ROWS ? tiles : MAX_BLOCK_ROWS; most >= 1; most--) {
     t->tiles = kva_ceil_div(tiles, kva_ceil_div(tiles, most)); /* blocks are nearly equal */
@@ -213,9 +206,9 @@ static void choose_item(const kva_contraction *c, const extents *n, tiling *t) {
   *t = best;
 }
 
-static tiling choose_tiling(const kva_contraction *c) {
+static kva_tiling choose_tiling(const kva_contraction *c) {
   extents n = extents_of(c);
-  tiling t = {0};
+  kva_tiling t = {0};
   choose_tile(c, &n, &t);
   choose_item(c, &n, &t);
   choose_depth(c, &n, &t);
@@ -234,52 +227,23 @@ const char *kva_contract_refuses(const kva_contraction *c) {
 
 /* ---- state of a work item ---------------------------------------------------------------------------------------- */
 
-typedef struct tile {
-  const kva_contraction *c;
-  kva_kb *kb;
-  kva_expr_ctx *e;
-  tiling t;
-  int64_t phases, segment; /* positions of a segment */
-  int64_t factor_block;    /* kva_contract_block */
-  kva_dim columns, all_tiles, all_panels;
-  bool one_slice; /* the sums start at 0 in registers */
-  bool together;  /* all panels of an item are packed before the first is multiplied, row by row of b */
-  bool by_tile;   /* the block is that of one tile, whose results leave before the next one's are made */
-  const kva_expr *batch, *first_tile, *first_panel; /* of the item */
-  const kva_expr *tiles;                            /* of the item */
-  const kva_expr *col0;                             /* of the panel */
-  const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */
-  kva_kbuf *packed, *factors, *packed_a, *square, *acc, *block;
-} tile;
-
-static const kva_expr *num(const tile *x, int64_t v) {
-  return kva_expr_const(x->e, v);
-}
-static const kva_expr *plus(const tile *x, const kva_expr *a, const kva_expr *b) {
-  return kva_expr_add(x->e, a, b);
-}
-static const kva_expr *times(const tile *x, const kva_expr *a, int64_t v) {
-  return kva_expr_muli(x->e, a, v);
-}
-
-static bool one_line(const tile *x) {
+static bool one_line(const kva_tile *x) {
   return kva_expr_is(x->c->lines, 1);
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-static const kva_expr *segment_at(const tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase) {
-  const kva_expr *which = plus(x, times(x, plus(x, times(x, k, x->c->leads), lead), x->phases), phase);
-  return plus(x, x->packed0, times(x, which, x->segment));
+const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase) {
+  const kva_expr *which =
+      kva_tile_plus(x, kva_tile_times(x, kva_tile_plus(x, kva_tile_times(x, k, x->c->leads), lead), x->phases), phase);
+  return kva_tile_plus(x, x->packed0, kva_tile_times(x, which, x->segment));
 }
 
-typedef kva_kval (*element_fn)(const kva_contraction *c, const kva_contract_at *at);
-
 /* An element at a column, 0 past the last one. */
-static kva_kval element_or_zero(const tile *x, element_fn element, kva_contract_at *at, const kva_expr *column) {
+kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_contract_at *at, const kva_expr *column) {
   kva_kval inside = kva_k_index_lt(x->kb, column, x->columns);
   kva_kval outer = kva_k_guard_begin(x->kb, inside);
-  at->line = num(x, 0);
+  at->line = kva_tile_num(x, 0);
   at->position = column;
   kva_kval v = element(x->c, at);
   kva_k_guard_end(x->kb, outer);
@@ -287,64 +251,67 @@ static kva_kval element_or_zero(const tile *x, element_fn element, kva_contract_
 }
 
 /* The columns lie on one line. */
-static void pack_straight(const tile *x, kva_contract_at *at, const kva_expr *base) {
-  element_fn element = x->factor_block ? x->c->b_rest : x->c->b;
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->segment), "j");
-  kva_k_store(x->kb, x->packed, plus(x, base, j->var), element_or_zero(x, element, at, plus(x, x->col0, j->var)));
+static void pack_straight(const kva_tile *x, kva_contract_at *at, const kva_expr *base) {
+  kva_tile_element_fn element = x->factor_block ? x->c->b_rest : x->c->b;
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, x->segment), "j");
+  kva_k_store(x->kb, x->packed, kva_tile_plus(x, base, j->var),
+              kva_tile_element(x, element, at, kva_tile_plus(x, x->col0, j->var)));
   kva_k_loop_end(x->kb, j);
 }
 
 /* The factors of a slice, a row of the panel's columns for each block. */
-static void pack_factors(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  const kva_expr *blocks = kva_expr_ceildiv(x->e, slice, num(x, x->factor_block));
+static void pack_factors(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  const kva_expr *blocks = kva_expr_ceildiv(x->e, slice, kva_tile_num(x, x->factor_block));
   kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, blocks, "q");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->t.panel), "j");
-  kva_contract_at at = {
-      .batch = x->batch, .k = plus(x, k0, times(x, q->var, x->factor_block)), .lead = num(x, 0), .phase = num(x, 0)};
-  kva_kval factor = element_or_zero(x, x->c->b_factor, &at, plus(x, x->col0, j->var));
-  kva_k_store(x->kb, x->factors, plus(x, times(x, q->var, x->t.panel), j->var), factor);
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, x->t.panel), "j");
+  kva_contract_at at = {.batch = x->batch,
+                        .k = kva_tile_plus(x, k0, kva_tile_times(x, q->var, x->factor_block)),
+                        .lead = kva_tile_num(x, 0),
+                        .phase = kva_tile_num(x, 0)};
+  kva_kval factor = kva_tile_element(x, x->c->b_factor, &at, kva_tile_plus(x, x->col0, j->var));
+  kva_k_store(x->kb, x->factors, kva_tile_plus(x, kva_tile_times(x, q->var, x->t.panel), j->var), factor);
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, q);
 }
 
 /* For each line that positions first .. end - 1 touch: the range inside it and inside its first `used` positions. */
-typedef void (*stretch_body)(const tile *x, kva_contract_at *at, const kva_expr *column, const void *user);
-static void over_lines(const tile *x, const kva_expr *first, const kva_expr *end, kva_dim used, kva_contract_at *at,
+typedef void (*stretch_body)(const kva_tile *x, kva_contract_at *at, const kva_expr *column, const void *user);
+static void over_lines(const kva_tile *x, const kva_expr *first, const kva_expr *end, kva_dim used, kva_contract_at *at,
                        stretch_body body, const void *user) {
   kva_expr_ctx *e = x->e;
   kva_dim length = x->c->line;
   const kva_expr *first_line = kva_expr_div(e, first, length),
                  *last = kva_expr_div(e, kva_expr_addi(e, end, -1), length);
   kva_kloop *l = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_addi(e, kva_expr_sub(e, last, first_line), 1), "line");
-  at->line = plus(x, first_line, l->var);
+  at->line = kva_tile_plus(x, first_line, l->var);
   const kva_expr *begin = kva_expr_mul(e, at->line, length);
-  const kva_expr *from = kva_expr_max(e, first, begin), *to = kva_expr_min(e, end, plus(x, begin, used));
-  const kva_expr *count = kva_expr_max(e, num(x, 0), kva_expr_sub(e, to, from));
+  const kva_expr *from = kva_expr_max(e, first, begin), *to = kva_expr_min(e, end, kva_tile_plus(x, begin, used));
+  const kva_expr *count = kva_expr_max(e, kva_tile_num(x, 0), kva_expr_sub(e, to, from));
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, count, "j");
-  const kva_expr *column = plus(x, from, j->var);
+  const kva_expr *column = kva_tile_plus(x, from, j->var);
   at->position = kva_expr_sub(e, column, begin);
   body(x, at, column, user);
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, l);
 }
 
-static void pack_element(const tile *x, kva_contract_at *at, const kva_expr *column, const void *user) {
+static void pack_element(const kva_tile *x, kva_contract_at *at, const kva_expr *column, const void *user) {
   const kva_expr *base = user;
-  const kva_expr *to = plus(x, base, kva_expr_sub(x->e, column, x->col0));
+  const kva_expr *to = kva_tile_plus(x, base, kva_expr_sub(x->e, column, x->col0));
   kva_k_store(x->kb, x->packed, to, x->c->b(x->c, at));
 }
 
-static void pack_lines(const tile *x, kva_contract_at *at, const kva_expr *base) {
+static void pack_lines(const kva_tile *x, kva_contract_at *at, const kva_expr *base) {
   const kva_expr *end = kva_expr_min(x->e, kva_expr_addi(x->e, x->col0, x->segment), x->columns);
   over_lines(x, x->col0, end, x->c->line, at, pack_element, base);
 }
 
 /* Step k of a slice. */
-static void pack_step(const tile *x, const kva_expr *k0, const kva_expr *k) {
-  kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->c->leads), "lead");
-  kva_kloop *phase = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->phases), "phase");
-  kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k), .lead = lead->var, .phase = phase->var};
-  const kva_expr *base = segment_at(x, k, lead->var, phase->var);
+static void pack_step(const kva_tile *x, const kva_expr *k0, const kva_expr *k) {
+  kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->c->leads), "lead");
+  kva_kloop *phase = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->phases), "phase");
+  kva_contract_at at = {.batch = x->batch, .k = kva_tile_plus(x, k0, k), .lead = lead->var, .phase = phase->var};
+  const kva_expr *base = kva_tile_segment(x, k, lead->var, phase->var);
   if (one_line(x))
     pack_straight(x, &at, base);
   else
@@ -353,43 +320,45 @@ static void pack_step(const tile *x, const kva_expr *k0, const kva_expr *k) {
   kva_k_loop_end(x->kb, lead);
 }
 
-static void pack_columns(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void pack_columns(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
   pack_step(x, k0, k->var);
   kva_k_loop_end(x->kb, k);
 }
 
 /* One element of a transposed panel. */
-static void pack_one(const tile *x, const kva_expr *k0, const kva_expr *k, const kva_expr *lead, const kva_expr *j) {
-  kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k), .lead = lead, .phase = num(x, 0)};
-  kva_kval v = element_or_zero(x, x->c->b, &at, plus(x, x->col0, j));
-  kva_k_store(x->kb, x->packed, plus(x, segment_at(x, k, lead, num(x, 0)), j), v);
+static void pack_one(const kva_tile *x, const kva_expr *k0, const kva_expr *k, const kva_expr *lead,
+                     const kva_expr *j) {
+  kva_contract_at at = {.batch = x->batch, .k = kva_tile_plus(x, k0, k), .lead = lead, .phase = kva_tile_num(x, 0)};
+  kva_kval v = kva_tile_element(x, x->c->b, &at, kva_tile_plus(x, x->col0, j));
+  kva_k_store(x->kb, x->packed, kva_tile_plus(x, kva_tile_segment(x, k, lead, kva_tile_num(x, 0)), j), v);
 }
 
 /* Copies `run` elements of every column from `first` on. */
-static void pack_run(const tile *x, const kva_expr *k0, const kva_expr *step, const kva_expr *first, int64_t run) {
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.panel), "j");
-  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, run), "u");
-  const kva_expr *at = plus(x, first, u->var), *zero = num(x, 0);
+static void pack_run(const kva_tile *x, const kva_expr *k0, const kva_expr *step, const kva_expr *first, int64_t run) {
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.panel), "j");
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, run), "u");
+  const kva_expr *at = kva_tile_plus(x, first, u->var), *zero = kva_tile_num(x, 0);
   pack_one(x, k0, step ? step : at, step ? at : zero, j->var);
   kva_k_loop_end(x->kb, u);
   kva_k_loop_end(x->kb, j);
 }
 
 /* As many steps of every column as there are lanes: squares that registers transpose (llvm_transpose.c). */
-static void pack_squares(const tile *x, const kva_expr *k0, const kva_expr *first) {
+static void pack_squares(const kva_tile *x, const kva_expr *k0, const kva_expr *first) {
   int64_t lanes = x->t.panel / x->t.vectors;
-  kva_kloop *v = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.vectors), "v");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, lanes), "j");
-  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, lanes), "u");
-  pack_one(x, k0, plus(x, first, u->var), num(x, 0), plus(x, times(x, v->var, lanes), j->var));
+  kva_kloop *v = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.vectors), "v");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, lanes), "j");
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, lanes), "u");
+  pack_one(x, k0, kva_tile_plus(x, first, u->var), kva_tile_num(x, 0),
+           kva_tile_plus(x, kva_tile_times(x, v->var, lanes), j->var));
   kva_k_loop_end(x->kb, u);
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, v);
 }
 
 /* Memory is one array of 32-bit elements, and a panel's columns are all there. */
-static bool in_squares(const tile *x) {
+static bool in_squares(const kva_tile *x) {
   const kva_expr *last = kva_expr_addi(x->e, x->col0, x->t.panel - 1);
   const kva_value *b = kva_operand(x->c->n, 1);
   return x->c->leads == 1 && kva_expr_is_const(x->c->depth, NULL) && kva_dtype_bits(b->type->dtype) == 32 &&
@@ -398,139 +367,66 @@ static bool in_squares(const tile *x) {
 
 /* Copies runs of columns, if memory is contiguous along the depth: along the leads of a step, or along its steps. The
  * part of the panel that the runs of all columns fill stays in L1 meanwhile. */
-static void pack_transposed(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void pack_transposed(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   bool leads = x->c->leads > 1, squares = in_squares(x);
   int64_t length = squares ? x->t.panel / x->t.vectors : RUN;
-  const kva_expr *run = num(x, length), *n = leads ? num(x, x->c->leads) : slice;
-  kva_kloop *step = kva_k_loop_begin(x->kb, KVA_K_SERIAL, leads ? slice : num(x, 1), "step");
+  const kva_expr *run = kva_tile_num(x, length), *n = leads ? kva_tile_num(x, x->c->leads) : slice;
+  kva_kloop *step = kva_k_loop_begin(x->kb, KVA_K_SERIAL, leads ? slice : kva_tile_num(x, 1), "step");
   const kva_expr *of_step = leads ? step->var : NULL;
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, n, run), "i");
   if (squares)
-    pack_squares(x, k0, times(x, i->var, length));
+    pack_squares(x, k0, kva_tile_times(x, i->var, length));
   else
-    pack_run(x, k0, of_step, times(x, i->var, length), length);
+    pack_run(x, k0, of_step, kva_tile_times(x, i->var, length), length);
   kva_k_loop_end(x->kb, i);
   kva_kloop *rest = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_mod(x->e, n, run), "rest");
-  pack_run(x, k0, of_step, plus(x, times(x, kva_expr_div(x->e, n, run), length), rest->var), 1);
+  pack_run(x, k0, of_step, kva_tile_plus(x, kva_tile_times(x, kva_expr_div(x->e, n, run), length), rest->var), 1);
   kva_k_loop_end(x->kb, rest);
   kva_k_loop_end(x->kb, step);
 }
 
 /* Tile `tile` of the block, step k of the slice, row of the tile. */
-static const kva_expr *packed_a_at(const tile *x, const kva_expr *tile_of_block, const kva_expr *k,
+static const kva_expr *packed_a_at(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k,
                                    const kva_expr *row) {
-  return plus(x, times(x, plus(x, times(x, tile_of_block, x->t.depth), k), x->t.tile_rows), row);
-}
-
-/* The same of a step of AMX: its word `word`. */
-static const kva_expr *amx_a_at(const tile *x, const kva_expr *tile_of_block, const kva_expr *step, const kva_expr *row,
-                                const kva_expr *word) {
-  const kva_expr *steps = plus(x, times(x, tile_of_block, x->t.depth / KVA_AMX_WORDS), step);
-  return plus(x, times(x, plus(x, times(x, steps, KVA_AMX_BLOCK), row), KVA_AMX_WORDS), word);
+  return kva_tile_plus(
+      x, kva_tile_times(x, kva_tile_plus(x, kva_tile_times(x, tile_of_block, x->t.depth), k), x->t.tile_rows), row);
 }
 
 /* A row of the result: that of a tile of the block. Tiles have names, so that bounds are seen. */
-static const kva_expr *first_row(const tile *x, const kva_expr *tile_of_block) {
-  return times(x, kva_k_name(x->kb, plus(x, x->first_tile, tile_of_block), x->all_tiles), x->t.tile_rows);
+const kva_expr *kva_tile_first_row(const kva_tile *x, const kva_expr *tile_of_block) {
+  return kva_tile_times(x, kva_k_name(x->kb, kva_tile_plus(x, x->first_tile, tile_of_block), x->all_tiles),
+                        x->t.tile_rows);
 }
 
 /* The rows of a tile that exist. */
-static const kva_expr *rows_from(const tile *x, const kva_expr *row) {
-  const kva_expr *last = kva_expr_addi(x->e, row, x->t.tile_rows - 1), *rows = num(x, x->t.tile_rows);
+const kva_expr *kva_tile_rows(const kva_tile *x, const kva_expr *row) {
+  const kva_expr *last = kva_expr_addi(x->e, row, x->t.tile_rows - 1), *rows = kva_tile_num(x, x->t.tile_rows);
   if (kva_expr_provably_less(x->e, last, x->c->rows)) return rows;
   return kva_expr_min(x->e, rows, kva_expr_sub(x->e, x->c->rows, row));
 }
 
 /* The block's rows of a for a slice, if memory is contiguous along them. */
-static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
-  const kva_expr *row = first_row(x, i->var);
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, rows_from(x, row), "r");
-  kva_contract_at at = {
-      .batch = x->batch, .k = plus(x, k0, k->var), .lead = num(x, 0), .row = plus(x, row, r->var), .tap = num(x, 0)};
+  const kva_expr *row = kva_tile_first_row(x, i->var);
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_rows(x, row), "r");
+  kva_contract_at at = {.batch = x->batch,
+                        .k = kva_tile_plus(x, k0, k->var),
+                        .lead = kva_tile_num(x, 0),
+                        .row = kva_tile_plus(x, row, r->var),
+                        .tap = kva_tile_num(x, 0)};
   kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k->var, r->var), x->c->a(x->c, &at));
   kva_k_loop_end(x->kb, r);
   kva_k_loop_end(x->kb, i);
   kva_k_loop_end(x->kb, k);
 }
 
-static kva_kval a_of(const tile *x, const kva_expr *row, const kva_expr *k) {
-  kva_contract_at at = {.batch = x->batch, .k = k, .lead = num(x, 0), .row = row, .tap = num(x, 0)};
-  return x->c->a(x->c, &at);
-}
-
-/* A step of a tile, whose first row is `row`: memory is contiguous along the depth. */
-static void pack_amx_along(const tile *x, const kva_expr *row, const kva_expr *k, const kva_expr *to) {
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, rows_from(x, row), "r");
-  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, KVA_AMX_WORDS), "w");
-  const kva_expr *at = plus(x, plus(x, to, times(x, r->var, KVA_AMX_WORDS)), w->var);
-  kva_k_store(x->kb, x->packed_a, at, a_of(x, plus(x, row, r->var), plus(x, k, w->var)));
-  kva_k_loop_end(x->kb, w);
-  kva_k_loop_end(x->kb, r);
-}
-
-/* x->square, rows of KVA_AMX_BLOCK or KVA_AMX_WORDS words, transposed to rows of the other length. */
-static void transpose_square(const tile *x, bool to_words, kva_kbuf *to, const kva_expr *first) {
-  int64_t from_row = to_words ? KVA_AMX_BLOCK : KVA_AMX_WORDS, to_row = to_words ? KVA_AMX_WORDS : KVA_AMX_BLOCK;
-  kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, KVA_AMX_BLOCK / KVA_AMX_WORDS), "h");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, KVA_AMX_WORDS), "j");
-  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, KVA_AMX_WORDS), "u");
-  const kva_expr *half = times(x, h->var, KVA_AMX_WORDS), *line = j->var, *column = u->var;
-  if (to_words)
-    column = plus(x, half, column);
-  else
-    line = plus(x, half, line);
-  kva_kval v = kva_k_load(x->kb, x->square, plus(x, times(x, line, from_row), column));
-  kva_k_store(x->kb, to, plus(x, plus(x, first, times(x, column, to_row)), line), v);
-  kva_k_loop_end(x->kb, u);
-  kva_k_loop_end(x->kb, j);
-  kva_k_loop_end(x->kb, h);
-}
-
-/* The same where it is contiguous along the rows. */
-static void pack_amx_across(const tile *x, const kva_expr *row, const kva_expr *k, const kva_expr *to) {
-  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, KVA_AMX_WORDS), "w");
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, rows_from(x, row), "r");
-  const kva_expr *at = plus(x, times(x, w->var, KVA_AMX_BLOCK), r->var);
-  kva_k_store(x->kb, x->square, at, a_of(x, plus(x, row, r->var), plus(x, k, w->var)));
-  kva_k_loop_end(x->kb, r);
-  kva_k_loop_end(x->kb, w);
-  transpose_square(x, true, x->packed_a, to);
-}
-
-/* The block's rows of a for a slice, for AMX. */
-static void pack_amx_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
-  kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, slice, num(x, KVA_AMX_WORDS)), "s");
-  const kva_expr *zero = num(x, 0), *k = plus(x, k0, times(x, s->var, KVA_AMX_WORDS));
-  const kva_expr *to = amx_a_at(x, i->var, s->var, zero, zero);
-  (x->c->across_rows ? pack_amx_across : pack_amx_along)(x, first_row(x, i->var), k, to);
-  kva_k_loop_end(x->kb, s);
-  kva_k_loop_end(x->kb, i);
-}
-
-/* The panel's part of b where memory is contiguous along the depth, for AMX. */
-static void pack_amx_columns(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, slice, num(x, KVA_AMX_WORDS)), "s");
-  const kva_expr *step = times(x, s->var, KVA_AMX_WORDS);
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, KVA_AMX_BLOCK), "j");
-  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, KVA_AMX_WORDS), "w");
-  kva_contract_at at = {
-      .batch = x->batch, .k = plus(x, plus(x, k0, step), w->var), .lead = num(x, 0), .phase = num(x, 0)};
-  kva_kval v = element_or_zero(x, x->c->b, &at, plus(x, x->col0, j->var));
-  kva_k_store(x->kb, x->square, plus(x, times(x, j->var, KVA_AMX_WORDS), w->var), v);
-  kva_k_loop_end(x->kb, w);
-  kva_k_loop_end(x->kb, j);
-  transpose_square(x, false, x->packed, segment_at(x, step, num(x, 0), num(x, 0)));
-  kva_k_loop_end(x->kb, s);
-}
-
 /* The panel's part of b. */
-static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void pack(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (x->factor_block) pack_factors(x, k0, slice);
   if (x->c->along_depth && x->c->amx)
-    pack_amx_columns(x, k0, slice);
+    kva_amx_pack_columns(x, k0, slice);
   else if (x->c->along_depth)
     pack_transposed(x, k0, slice);
   else
@@ -546,92 +442,95 @@ typedef struct step {
 } step;
 
 /* for r unrolled, j in vectors: body */
-typedef void (*tile_body)(const tile *x, const kva_expr *r, const kva_expr *j, const step *s);
-static void over_tile(const tile *x, tile_body body, const step *s) {
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, x->t.tile_rows), "r");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->t.panel), "j");
+typedef void (*tile_body)(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s);
+static void over_tile(const kva_tile *x, tile_body body, const step *s) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, x->t.tile_rows), "r");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, x->t.panel), "j");
   body(x, r->var, j->var, s);
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, r);
 }
 
-static const kva_expr *acc_at(const tile *x, const kva_expr *r, const kva_expr *j) {
-  return plus(x, times(x, r, x->t.panel), j);
+static const kva_expr *acc_at(const kva_tile *x, const kva_expr *r, const kva_expr *j) {
+  return kva_tile_plus(x, kva_tile_times(x, r, x->t.panel), j);
 }
 
-static const kva_expr *block_at(const tile *x, const kva_expr *tile_of_block, const kva_expr *r, const kva_expr *j) {
-  const kva_expr *first = x->by_tile ? num(x, 0) : times(x, tile_of_block, x->t.tile_rows * x->t.panel);
-  return plus(x, plus(x, x->block0, first), acc_at(x, r, j));
+const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *r, const kva_expr *j) {
+  const kva_expr *first =
+      x->by_tile ? kva_tile_num(x, 0) : kva_tile_times(x, tile_of_block, x->t.tile_rows * x->t.panel);
+  return kva_tile_plus(x, kva_tile_plus(x, x->block0, first), acc_at(x, r, j));
 }
 
-static void clear_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void clear_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   (void)s;
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k_const(x->kb, x->c->type, 0));
 }
 
-static void load_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
-  kva_kval v = kva_k_load(x->kb, x->block, block_at(x, s->tile, r, j));
+static void load_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+  kva_kval v = kva_k_load(x->kb, x->block, kva_tile_block(x, s->tile, r, j));
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), v);
 }
 
-static void save_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void save_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   kva_kval v = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
-  kva_k_store(x->kb, x->block, block_at(x, s->tile, r, j), v);
+  kva_k_store(x->kb, x->block, kva_tile_block(x, s->tile, r, j), v);
 }
 
 /* Adds the sums of a block of steps times its factor. */
-static void add_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
-  const kva_expr *at = block_at(x, s->tile, r, j);
-  kva_kval factor = kva_k_load(x->kb, x->factors, plus(x, times(x, s->q, x->t.panel), j));
+static void add_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+  const kva_expr *at = kva_tile_block(x, s->tile, r, j);
+  kva_kval factor = kva_k_load(x->kb, x->factors, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
   kva_kval sum = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
   kva_k_store(x->kb, x->block, at, kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at)));
 }
 
 /* Rows past the edge read the last row instead, or whatever the panel holds; their sums are never stored. */
-static kva_kval factor_a(const tile *x, const kva_expr *r, const step *s) {
+static kva_kval factor_a(const kva_tile *x, const kva_expr *r, const step *s) {
   const kva_contraction *c = x->c;
-  const kva_expr *row = plus(x, s->row, r);
+  const kva_expr *row = kva_tile_plus(x, s->row, r);
   if (c->across_rows) return kva_k_load(x->kb, x->packed_a, packed_a_at(x, s->tile, s->k, r));
   if (!kva_expr_provably_less(x->e, row, c->rows)) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, c->rows, -1));
-  kva_contract_at at = {.batch = x->batch, .k = plus(x, s->k0, s->k), .lead = s->lead, .row = row, .tap = s->tap};
+  kva_contract_at at = {
+      .batch = x->batch, .k = kva_tile_plus(x, s->k0, s->k), .lead = s->lead, .row = row, .tap = s->tap};
   return c->a(c, &at);
 }
 
-static void multiply_add(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   const kva_contraction *c = x->c;
-  const kva_expr *moved = times(x, s->tap, c->spread), *stride = num(x, c->stride);
-  const kva_expr *from = segment_at(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
-  kva_kval b = kva_k_load(x->kb, x->packed, plus(x, plus(x, from, kva_expr_div(x->e, moved, stride)), j));
+  const kva_expr *moved = kva_tile_times(x, s->tap, c->spread), *stride = kva_tile_num(x, c->stride);
+  const kva_expr *from = kva_tile_segment(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
+  kva_kval b =
+      kva_k_load(x->kb, x->packed, kva_tile_plus(x, kva_tile_plus(x, from, kva_expr_div(x->e, moved, stride)), j));
   kva_kval acc = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
 }
 
 /* n steps of the slice, from `first` on. */
-static void multiply_steps(const tile *x, step *s, const kva_expr *first, const kva_expr *n) {
+static void multiply_steps(const kva_tile *x, step *s, const kva_expr *first, const kva_expr *n) {
   kva_kloop_kind kind = x->c->taps <= MAX_UNROLLED_TAPS ? KVA_K_UNROLL : KVA_K_SERIAL;
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "k");
-  kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->c->leads), "lead");
-  kva_kloop *tap = kva_k_loop_begin(x->kb, kind, num(x, x->c->taps), "tap");
-  s->k = plus(x, first, k->var), s->lead = lead->var, s->tap = tap->var;
+  kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->c->leads), "lead");
+  kva_kloop *tap = kva_k_loop_begin(x->kb, kind, kva_tile_num(x, x->c->taps), "tap");
+  s->k = kva_tile_plus(x, first, k->var), s->lead = lead->var, s->tap = tap->var;
   over_tile(x, multiply_add, s);
   kva_k_loop_end(x->kb, tap);
   kva_k_loop_end(x->kb, lead);
   kva_k_loop_end(x->kb, k);
 }
 
-static void clear_tile(const tile *x, const kva_expr *tile_of_block) {
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.tile_rows), "r");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->t.panel), "j");
-  kva_k_store(x->kb, x->block, block_at(x, tile_of_block, r->var, j->var), kva_k_const(x->kb, x->c->type, 0));
+static void clear_tile(const kva_tile *x, const kva_expr *tile_of_block) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.tile_rows), "r");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, x->t.panel), "j");
+  kva_k_store(x->kb, x->block, kva_tile_block(x, tile_of_block, r->var, j->var), kva_k_const(x->kb, x->c->type, 0));
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, r);
 }
 
 /* The slice, block by block. */
-static void multiply_blocks(const tile *x, step *s, const kva_expr *slice) {
-  const kva_expr *steps = num(x, x->factor_block);
+static void multiply_blocks(const kva_tile *x, step *s, const kva_expr *slice) {
+  const kva_expr *steps = kva_tile_num(x, x->factor_block);
   kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, slice, steps), "q");
-  const kva_expr *first = times(x, q->var, x->factor_block);
+  const kva_expr *first = kva_tile_times(x, q->var, x->factor_block);
   s->q = q->var;
   over_tile(x, clear_acc, s);
   multiply_steps(x, s, first, kva_expr_min(x->e, steps, kva_expr_sub(x->e, slice, first)));
@@ -639,40 +538,19 @@ static void multiply_blocks(const tile *x, step *s, const kva_expr *slice) {
   kva_k_loop_end(x->kb, q);
 }
 
-static void store_tile(const tile *x, const kva_expr *tile_of_block, const kva_expr *row);
+static void store_tile(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *row);
 
-static void amx(const tile *x, kva_intrinsic_id op, const kva_kplace *places, int32_t kind) {
-  kva_kintrinsic m = {.op = op, .numbers = {kind}};
-  for (uint32_t i = 0; places && i < KVA_K_MAX_PLACES; i++) m.places[i] = places[i];
-  kva_k_intrinsic(x->kb, &m, NULL);
-}
-
-static void multiply_amx(const tile *x, const step *s, const kva_expr *slice) {
-  const kva_contraction *c = x->c;
-  const kva_expr *zero = num(x, 0), *steps = kva_expr_div(x->e, slice, num(x, KVA_AMX_WORDS));
-  const kva_kplace sums[KVA_K_MAX_PLACES] = {{x->block, block_at(x, s->tile, zero, zero)}};
-  int32_t kind = c->type == KVA_F32 ? KVA_AMX_BF16 : c->b_unsigned ? KVA_AMX_SIGNED_UNSIGNED : KVA_AMX_UNSIGNED_SIGNED;
-  amx(x, x->one_slice ? KVA_AMX_amx_clear : KVA_AMX_amx_load, x->one_slice ? NULL : sums, 0);
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, steps, "k");
-  const kva_kplace factors[KVA_K_MAX_PLACES] = {
-      {x->packed_a, amx_a_at(x, s->tile, k->var, zero, zero)},
-      {x->packed, segment_at(x, times(x, k->var, KVA_AMX_WORDS), zero, zero)}};
-  amx(x, KVA_AMX_amx_step, factors, kind);
-  kva_k_loop_end(x->kb, k);
-  amx(x, KVA_AMX_amx_store, sums, 0);
-}
-
-static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void multiply_slice(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
-  step s = {.tile = i->var, .row = first_row(x, i->var), .k0 = k0};
+  step s = {.tile = i->var, .row = kva_tile_first_row(x, i->var), .k0 = k0};
   if (x->c->amx) {
-    multiply_amx(x, &s, slice);
+    kva_amx_multiply(x, s.tile, slice);
   } else if (x->factor_block) {
     if (x->by_tile) clear_tile(x, i->var);
     multiply_blocks(x, &s, slice);
   } else {
     over_tile(x, x->one_slice ? clear_acc : load_acc, &s);
-    multiply_steps(x, &s, num(x, 0), slice);
+    multiply_steps(x, &s, kva_tile_num(x, 0), slice);
     over_tile(x, save_acc, &s);
   }
   if (x->by_tile) store_tile(x, i->var, s.row);
@@ -685,21 +563,21 @@ typedef struct stored_row {
   const kva_expr *tile, *r; /* of the block, of the tile */
 } stored_row;
 
-static void store_element(const tile *x, kva_contract_at *at, const kva_expr *column, const void *user) {
+static void store_element(const kva_tile *x, kva_contract_at *at, const kva_expr *column, const void *user) {
   const stored_row *row = user;
-  const kva_expr *from = block_at(x, row->tile, row->r, kva_expr_sub(x->e, column, x->col0));
+  const kva_expr *from = kva_tile_block(x, row->tile, row->r, kva_expr_sub(x->e, column, x->col0));
   kva_contract_store(x->c, at, kva_k_load(x->kb, x->block, from));
 }
 
-static void store_tile(const tile *x, const kva_expr *tile_of_block, const kva_expr *row) {
+static void store_tile(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *row) {
   kva_expr_ctx *e = x->e;
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, rows_from(x, row), "r");
-  kva_contract_at at = {.batch = x->batch, .row = plus(x, row, r->var), .line = num(x, 0)};
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_rows(x, row), "r");
+  kva_contract_at at = {.batch = x->batch, .row = kva_tile_plus(x, row, r->var), .line = kva_tile_num(x, 0)};
   const stored_row from = {tile_of_block, r->var};
   if (one_line(x)) {
-    const kva_expr *n = kva_expr_min(e, num(x, x->t.panel), kva_expr_sub(e, x->c->used, x->col0));
+    const kva_expr *n = kva_expr_min(e, kva_tile_num(x, x->t.panel), kva_expr_sub(e, x->c->used, x->col0));
     kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, n, "j");
-    at.position = plus(x, x->col0, j->var);
+    at.position = kva_tile_plus(x, x->col0, j->var);
     store_element(x, &at, at.position, &from);
     kva_k_loop_end(x->kb, j);
   } else {
@@ -709,93 +587,93 @@ static void store_tile(const tile *x, const kva_expr *tile_of_block, const kva_e
   kva_k_loop_end(x->kb, r);
 }
 
-static void store_block(const tile *x) {
+static void store_block(const kva_tile *x) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
-  store_tile(x, i->var, first_row(x, i->var));
+  store_tile(x, i->var, kva_tile_first_row(x, i->var));
   kva_k_loop_end(x->kb, i);
 }
 
-static void clear_block(const tile *x) {
+static void clear_block(const kva_tile *x) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
   clear_tile(x, i->var);
   kva_k_loop_end(x->kb, i);
 }
 
-typedef void (*panel_body)(const tile *x, const kva_expr *k0, const kva_expr *slice);
+typedef void (*panel_body)(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
 
 /* The panels of an item, each with its columns and its part of the block. */
-static void over_panels(const tile *x, panel_body body, const kva_expr *k0, const kva_expr *slice) {
+static void over_panels(const kva_tile *x, panel_body body, const kva_expr *k0, const kva_expr *slice) {
   const kva_expr *left = kva_expr_sub(x->e, x->all_panels, x->first_panel);
-  kva_kloop *p = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_min(x->e, num(x, x->t.panels), left), "p");
-  tile y = *x;
-  y.col0 = times(x, kva_k_name(x->kb, plus(x, x->first_panel, p->var), x->all_panels), x->t.panel);
-  if (x->together) y.packed0 = times(x, p->var, x->t.depth * x->segment);
-  if (!x->by_tile) y.block0 = times(x, p->var, x->t.tiles * x->t.tile_rows * x->t.panel);
+  kva_kloop *p = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_min(x->e, kva_tile_num(x, x->t.panels), left), "p");
+  kva_tile y = *x;
+  y.col0 = kva_tile_times(x, kva_k_name(x->kb, kva_tile_plus(x, x->first_panel, p->var), x->all_panels), x->t.panel);
+  if (x->together) y.packed0 = kva_tile_times(x, p->var, x->t.depth * x->segment);
+  if (!x->by_tile) y.block0 = kva_tile_times(x, p->var, x->t.tiles * x->t.tile_rows * x->t.panel);
   body(&y, k0, slice);
   kva_k_loop_end(x->kb, p);
 }
 
-static void multiply_panel(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void multiply_panel(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (!x->together) pack(x, k0, slice);
   multiply_slice(x, k0, slice);
 }
 
-static void clear_panel(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void clear_panel(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   (void)k0, (void)slice;
   clear_block(x);
 }
 
-static void store_panel(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void store_panel(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   (void)k0, (void)slice;
   store_block(x);
 }
 
-static void pack_together(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+static void pack_together(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
   over_panels(x, pack_step, k0, k->var);
   kva_k_loop_end(x->kb, k);
 }
 
-static void multiply_part(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  if (packs_a(x->c)) (x->c->amx ? pack_amx_rows : pack_rows)(x, k0, slice);
+static void multiply_part(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  if (packs_a(x->c)) (x->c->amx ? kva_amx_pack_rows : pack_rows)(x, k0, slice);
   if (x->together) pack_together(x, k0, slice);
   over_panels(x, multiply_panel, k0, slice);
 }
 
-static void over_depth(const tile *x) {
+static void over_depth(const kva_tile *x) {
   if (x->one_slice) {
-    multiply_part(x, num(x, 0), x->c->depth);
+    multiply_part(x, kva_tile_num(x, 0), x->c->depth);
     return;
   }
-  const kva_expr *slices = kva_expr_ceildiv(x->e, x->c->depth, num(x, x->t.depth));
+  const kva_expr *slices = kva_expr_ceildiv(x->e, x->c->depth, kva_tile_num(x, x->t.depth));
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slices, "s");
-  const kva_expr *k0 = times(x, s->var, x->t.depth);
-  multiply_part(x, k0, kva_expr_min(x->e, num(x, x->t.depth), kva_expr_sub(x->e, x->c->depth, k0)));
+  const kva_expr *k0 = kva_tile_times(x, s->var, x->t.depth);
+  multiply_part(x, k0, kva_expr_min(x->e, kva_tile_num(x, x->t.depth), kva_expr_sub(x->e, x->c->depth, k0)));
   kva_k_loop_end(x->kb, s);
 }
 
-static kva_dim row_blocks(const tile *x) {
-  return kva_expr_ceildiv(x->e, x->all_tiles, num(x, x->t.tiles));
+static kva_dim row_blocks(const kva_tile *x) {
+  return kva_expr_ceildiv(x->e, x->all_tiles, kva_tile_num(x, x->t.tiles));
 }
 
-static kva_dim column_blocks(const tile *x) {
-  return kva_expr_ceildiv(x->e, x->all_panels, num(x, x->t.panels));
+static kva_dim column_blocks(const kva_tile *x) {
+  return kva_expr_ceildiv(x->e, x->all_panels, kva_tile_num(x, x->t.panels));
 }
 
 /* Work item -> (batch, panels, block of rows). Rows vary fastest, so that consecutive items share the panels of b. If
  * rows of the result are short, panels vary fastest: otherwise two threads write adjacent ranges of the same rows, and
  * their prefetchers contend for the cache lines. */
-static void place_item(tile *x, const kva_expr *item) {
+static void place_item(kva_tile *x, const kva_expr *item) {
   int64_t n;
   bool short_rows = !x->c->across_rows && kva_expr_is_const(x->columns, &n) && n <= SHORT_ROW;
   const kva_expr *inner = short_rows ? column_blocks(x) : row_blocks(x);
   const kva_expr *outer = short_rows ? row_blocks(x) : column_blocks(x);
   const kva_expr *first = kva_expr_mod(x->e, item, inner), *rest = kva_expr_div(x->e, item, inner);
   const kva_expr *second = kva_expr_mod(x->e, rest, outer);
-  x->first_tile = times(x, short_rows ? second : first, x->t.tiles);
-  x->first_panel = times(x, short_rows ? first : second, x->t.panels);
+  x->first_tile = kva_tile_times(x, short_rows ? second : first, x->t.tiles);
+  x->first_panel = kva_tile_times(x, short_rows ? first : second, x->t.panels);
   x->batch = kva_expr_div(x->e, rest, outer);
-  x->tiles = kva_expr_min(x->e, num(x, x->t.tiles), kva_expr_sub(x->e, x->all_tiles, x->first_tile));
+  x->tiles = kva_expr_min(x->e, kva_tile_num(x, x->t.tiles), kva_expr_sub(x->e, x->all_tiles, x->first_tile));
 }
 
 const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
@@ -803,15 +681,16 @@ const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
   return kva_contract_refuses(&c);
 }
 
-static tile tile_of(const kva_contraction *c) {
+static kva_tile tile_of(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
-  tile x = {.c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
+  kva_tile x = {
+      .c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
   x.segment = x.t.panel + reach_of(c), x.factor_block = kva_contract_block(c);
   int64_t depth, rows = x.t.tile_rows, block_rows = x.t.tiles * rows;
   x.one_slice = kva_expr_is_const(c->depth, &depth) && depth <= x.t.depth;
   x.by_tile = x.one_slice && !c->any;
   x.together = packs_together(c, &x.t);
-  x.packed0 = x.block0 = num(&x, 0);
+  x.packed0 = x.block0 = kva_tile_num(&x, 0);
   int64_t packed = x.t.depth * c->leads * x.phases * x.segment;
   x.packed = kva_k_local(kb, "packed", c->type, x.together ? packed * x.t.panels : packed);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
@@ -820,35 +699,36 @@ static tile tile_of(const kva_contraction *c) {
     x.square = kva_k_local(kb, "square", c->type, KVA_AMX_BLOCK * KVA_AMX_WORDS);
   x.block = kva_k_local(kb, "block", c->type, (x.by_tile ? rows : block_rows * x.t.panels) * x.t.panel);
   if (!c->amx) x.acc = kva_k_local(kb, "acc", c->type, rows * x.t.panel);
-  x.all_tiles = kva_expr_ceildiv(x.e, c->rows, num(&x, rows));
-  x.all_panels = kva_expr_ceildiv(x.e, x.columns, num(&x, x.t.panel));
+  x.all_tiles = kva_expr_ceildiv(x.e, c->rows, kva_tile_num(&x, rows));
+  x.all_panels = kva_expr_ceildiv(x.e, x.columns, kva_tile_num(&x, x.t.panel));
   return x;
 }
 
-static const kva_expr *items_of(const tile *x) {
+static const kva_expr *items_of(const kva_tile *x) {
   return kva_expr_mul(x->e, kva_expr_mul(x->e, row_blocks(x), column_blocks(x)), x->c->batch);
 }
 
-static void emit_item(tile *x, const kva_expr *item) {
+static void emit_item(kva_tile *x, const kva_expr *item) {
   const kva_contraction *c = x->c;
   place_item(x, item);
   kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x->batch}) : NULL;
   bool adds = any || !x->one_slice || x->factor_block; /* to the block */
   if (adds && !x->by_tile) over_panels(x, clear_panel, NULL, NULL);
   kva_kinstr *branch = any ? kva_k_if_begin(x->kb, any) : NULL;
-  if (c->amx) amx(x, KVA_AMX_amx_begin, NULL, 0);
+  if (c->amx) kva_amx_begin(x);
   over_depth(x);
-  if (c->amx) amx(x, KVA_AMX_amx_end, NULL, 0);
+  if (c->amx) kva_amx_end(x);
   if (branch) kva_k_if_end(x->kb, branch);
   if (!x->by_tile) over_panels(x, store_panel, NULL, NULL);
 }
 
 /* Where the number of rows is not known: items of the loops for few rows, or else of tiles. The other kind has none. */
-static void emit_versions(tile *x) {
+static void emit_versions(kva_tile *x) {
   const kva_contraction *c = x->c;
   kva_expr_ctx *e = x->e;
-  const kva_expr *many = kva_expr_min(e, num(x, 1), kva_expr_div(e, c->rows, num(x, KVA_FEW_ROWS + 1)));
-  const kva_expr *few_items = kva_expr_mul(e, kva_expr_sub(e, num(x, 1), many), kva_skinny_items(c));
+  const kva_expr *many =
+      kva_expr_min(e, kva_tile_num(x, 1), kva_expr_div(e, c->rows, kva_tile_num(x, KVA_FEW_ROWS + 1)));
+  const kva_expr *few_items = kva_expr_mul(e, kva_expr_sub(e, kva_tile_num(x, 1), many), kva_skinny_items(c));
   const kva_expr *items = kva_expr_mul(e, many, items_of(x));
   kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_GRID, kva_expr_add(e, few_items, items), "item");
   kva_kinstr *branch = kva_k_if_begin(x->kb, kva_k_index_lt(x->kb, g->var, few_items));
@@ -861,7 +741,7 @@ static void emit_versions(tile *x) {
 
 void kva_cpu_tiles_emit(kva_lower *l, const kva_node *n) {
   kva_contraction c = kva_contract_of(l, n);
-  tile x = tile_of(&c);
+  kva_tile x = tile_of(&c);
   if (kva_skinny_suits_unknown_rows(&c)) {
     emit_versions(&x);
     return;

@@ -1,0 +1,67 @@
+/* A work item of the tiles of contractions (tiles.c), for the parts that AMX does otherwise (amx.c). */
+#ifndef KVA_KERNELS_CPU_CONTRACT_TILE_H
+#define KVA_KERNELS_CPU_CONTRACT_TILE_H
+
+#include "codegen/kernels/cpu/contract/contract.h"
+
+typedef struct kva_tiling {
+  int64_t vectors, panel;   /* columns of a tile, in vectors and in elements */
+  int64_t tile_rows, tiles; /* rows of a tile, tiles of a block */
+  int64_t panels;           /* of an item */
+  int64_t depth;            /* steps of a slice */
+} kva_tiling;
+
+/* State of an item while its code is made. */
+typedef struct kva_tile {
+  const kva_contraction *c;
+  kva_kb *kb;
+  kva_expr_ctx *e;
+  kva_tiling t;
+  int64_t phases, segment; /* positions of a segment */
+  int64_t factor_block;    /* kva_contract_block */
+  kva_dim columns, all_tiles, all_panels;
+  bool one_slice; /* the sums start at 0 in registers */
+  bool together;  /* all panels of an item are packed before the first is multiplied, row by row of b */
+  bool by_tile;   /* the block is that of one tile, whose results leave before the next one's are made */
+  const kva_expr *batch, *first_tile, *first_panel; /* of the item */
+  const kva_expr *tiles;                            /* of the item */
+  const kva_expr *col0;                             /* of the panel */
+  const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */
+  kva_kbuf *packed, *factors, *packed_a, *square, *acc, *block;
+} kva_tile;
+
+static inline const kva_expr *kva_tile_num(const kva_tile *x, int64_t v) {
+  return kva_expr_const(x->e, v);
+}
+static inline const kva_expr *kva_tile_plus(const kva_tile *x, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(x->e, a, b);
+}
+static inline const kva_expr *kva_tile_times(const kva_tile *x, const kva_expr *a, int64_t v) {
+  return kva_expr_muli(x->e, a, v);
+}
+
+typedef kva_kval (*kva_tile_element_fn)(const kva_contraction *c, const kva_contract_at *at);
+
+/* Where step k of a slice, lead and phase begin in x->packed. */
+const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase);
+/* An element at a column, 0 past the last one. Sets at->line and at->position. */
+kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_contract_at *at, const kva_expr *column);
+/* The first row of the result of a tile of the block. */
+const kva_expr *kva_tile_first_row(const kva_tile *x, const kva_expr *tile_of_block);
+/* How many rows of a tile exist, whose first one is `row`. */
+const kva_expr *kva_tile_rows(const kva_tile *x, const kva_expr *row);
+/* Row r, column j of a tile's sums in x->block. */
+const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *r, const kva_expr *j);
+
+/* ---- amx.c ------------------------------------------------------------------------------------------------------- */
+
+/* The block's rows of a for a slice, and the panel's part of b where memory is contiguous along the depth. */
+void kva_amx_pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
+void kva_amx_pack_columns(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
+/* Around the products of an item. */
+void kva_amx_begin(const kva_tile *x);
+void kva_amx_end(const kva_tile *x);
+/* Adds the products of a slice to a tile's sums, or makes them where one slice is the whole depth. */
+void kva_amx_multiply(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *slice);
+
+#endif

@@ -72,6 +72,14 @@ for packing in q8_0 q4_0; do
   ! grep -q kv.dequantize "$work/out" || fail "$packing: codes do not train"
 done
 
+run_widened() { # narrow.gguf, and its values as floats
+  expect 0 export "$work/narrow.gguf" --format gguf --packing f32 -o "$work/wide.gguf"
+  for file in narrow wide; do
+    rm -rf "${work:?}/$file" && mkdir "$work/$file"
+    expect 0 run "$work/$file.gguf" --input tokens=$small/tokens.npy --output "$work/$file"
+  done
+}
+
 # ---- 16 bits stay so where products widen them, and give the bits of widened ones
 for packing in f16 bf16; do
   expect 0 export "$small/model.gguf" --format gguf --packing $packing -o "$work/narrow.gguf"
@@ -79,11 +87,7 @@ for packing in f16 bf16; do
   for name in embed attention.0.w{q,k,v,o} mlp.0.{gate,up,down} unembed; do
     grep -qE "^ *\"?$name\"? = kv.cast" "$work/out" || fail "$packing: $name is widened before it is read"
   done
-  expect 0 export "$work/narrow.gguf" --format gguf --packing f32 -o "$work/wide.gguf"
-  for file in narrow wide; do
-    rm -rf "${work:?}/$file" && mkdir "$work/$file"
-    expect 0 run "$work/$file.gguf" --input tokens=$small/tokens.npy --output "$work/$file"
-  done
+  run_widened
   cmp "$work/narrow/logits.npy" "$work/wide/logits.npy" || fail "$packing has other bits than the floats that its values are"
 done
 
@@ -97,11 +101,7 @@ for packing in q8_0 bf16; do
   q8_0) grep -qE '^ *embed = kv.dequantize <block = 32' "$work/out" || fail "a tied embedding is not packed" ;;
   bf16) says 'state float[24, 32] "embed" : param' ;;
   esac
-  expect 0 export "$work/narrow.gguf" --format gguf --packing f32 -o "$work/wide.gguf"
-  for file in narrow wide; do
-    rm -rf "${work:?}/$file" && mkdir "$work/$file"
-    expect 0 run "$work/$file.gguf" --input tokens=$small/tokens.npy --output "$work/$file"
-  done
+  run_widened
   python3 -B "$work/npy.py" "$work/narrow/logits.npy" "$work/wide/logits.npy" || fail "tied, $packing: other logits"
 done
 

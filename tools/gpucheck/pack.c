@@ -29,7 +29,7 @@ typedef struct pack {
   int n_only;
   char *const *only;                  /* cases whose names have one of these in them; n_only 0: all */
   const char *cpu;                    /* the target that operators are packed for; NULL: GPUs */
-  int64_t every, n_met;               /* for a CPU: cases other than the first of an operator in a type */
+  uint32_t every;                     /* for a CPU: kva_verify_options.every */
   kva_dtype_set packed[KVA_OP_COUNT]; /* for a CPU: types in which there is a case */
 } pack;
 
@@ -185,8 +185,6 @@ static void add_operators(pack *p, const kva_case_table *table, const char *arch
 static void add_for_cpu(void *user, const kva_case *c, kva_dtype dtype) {
   pack *p = user;
   kva_dtype_set type = (kva_dtype_set)1 << (dtype ? dtype : c->dtype ? c->dtype : KVA_F32);
-  bool first = !(p->packed[c->op] & type);
-  if (!first && p->n_met++ % p->every) return;
   p->packed[c->op] |= type;
   add_operator(p, c, dtype, p->cpu);
 }
@@ -205,7 +203,8 @@ static kva_status add_cpu_operators(pack *p) {
   kva_target ignored;
   const kva_target_options target = kva_target_named(p->cpu);
   KVA_TRY(kva_codegen_describe(&target, p->diag, &ignored));
-  KVA_TRY(kva_verify_cases(&(kva_verify_options){.n_random = RANDOM_CASES}, p->diag, add_for_cpu, p));
+  KVA_TRY(
+      kva_verify_cases(&(kva_verify_options){.n_random = RANDOM_CASES, .every = p->every}, p->diag, add_for_cpu, p));
   return check_complete(p);
 }
 
@@ -534,11 +533,12 @@ static void report(const pack *p, const char *ptxas) {
 /* false: wrong usage. */
 static bool read_arguments(int argc, char **argv, pack *p) {
   int i = 1;
-  p->every = 1;
   for (; i + 1 < argc && argv[i][0] == '-'; i += 2) {
     if (!strcmp(argv[i], "--cpu"))
       p->cpu = argv[i + 1];
-    else if (strcmp(argv[i], "--every") != 0 || (p->every = atoll(argv[i + 1])) < 1)
+    else if (!strcmp(argv[i], "--every") && atoi(argv[i + 1]) > 0)
+      p->every = (uint32_t)atoi(argv[i + 1]);
+    else
       return false;
   }
   if (i == argc || argv[i][0] == '-') return false;

@@ -19,11 +19,20 @@ typedef struct work {
   kva_arena *arena;
   const kva_verify_options *options;
   KVA_VEC(item) items;
+  kva_dtype_set met[KVA_OP_COUNT]; /* types in which there is a case of compiled code */
+  uint32_t n_others;
 } work;
 
 static void add(work *w, const kva_case *c, kva_dtype dtype, item_kind kind) {
   item i = {.c = *c, .dtype = dtype, .kind = kind};
   KVA_PUSH(w->arena, &w->items, i);
+}
+
+static void add_forward(work *w, const kva_case *c, kva_dtype dtype) {
+  kva_dtype_set type = (kva_dtype_set)1 << (dtype ? dtype : c->dtype ? c->dtype : KVA_F32);
+  bool first = !(w->met[c->op] & type), skipped = !first && w->options->every && w->n_others++ % w->options->every;
+  w->met[c->op] |= type;
+  if (!skipped) add(w, c, dtype, FORWARD);
 }
 
 static void add_gradient(work *w, const kva_case *c) {
@@ -38,7 +47,7 @@ static void add_listed(work *w, kva_op_id op, const kva_case_table *table) {
     if (c->op != op) continue;
     kva_dtype_set set = kva_case_dtypes(c);
     for (int t = 0; t < KVA_DTYPE_COUNT; t++)
-      if (kva_dtype_in(set, (kva_dtype)t)) add(w, c, (kva_dtype)t, FORWARD);
+      if (kva_dtype_in(set, (kva_dtype)t)) add_forward(w, c, (kva_dtype)t);
     add_gradient(w, c);
   }
 }
@@ -58,7 +67,7 @@ static void add_random(work *w, kva_op_id op) {
     for (uint32_t i = 0; i < n; i++) {
       kva_case c;
       if (!kva_case_random(w->arena, op, (kva_dtype)t, i, &c)) break;
-      add(w, &c, KVA_DTYPE_NONE, FORWARD);
+      add_forward(w, &c, KVA_DTYPE_NONE);
       if (t == KVA_F64) add_gradient(w, &c);
     }
   }

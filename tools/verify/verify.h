@@ -10,6 +10,8 @@ typedef struct kva_verify_options {
   const char *op;    /* name of one operator; NULL: all */
   int threads;       /* 0: as many as the process may run on */
   uint32_t n_random; /* random cases per operator and dtype */
+  uint32_t every; /* of compiled code: the first case of each operator in each dtype, and every so many of the others;
+                     0: all */
   bool no_gradients;
   kva_executor run; /* NULL: compiled code */
   void *run_user;   /* for `run`; for compiled code a const kva_target_options *, or NULL: the host */

@@ -159,9 +159,14 @@ struct kva_op_info {
   /* Blocks of so many elements along `axis`, from index 0 on, have a factor in common, the scale of quantised weights,
    * which a sum along the axis can take once a block. 0, NULL: they have none. */
   int64_t (*factor_block)(const kva_node *n, uint32_t axis);
-  /* Of a row with factor_block, both for element idx: the factor, or what it multiplies. */
+  /* Of a row with factor_block, for element idx: the factor, or what it multiplies. */
   kva_kval (*lower_factor)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
   kva_kval (*lower_rest)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+  /* What the factor multiplies is a code minus a zero point, which a block has in common, too, and code is shorter if a
+   * sum takes it once a block. NULL: it is not, or there is none. */
+  bool (*has_zero)(const kva_node *n);
+  kva_kval (*lower_code)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+  kva_kval (*lower_zero)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
 
   /* Which operand holds indices, and what bounds them: constants are checked when n is made, others at run time by
    * passes/check_indices.c. *out is zero before. NULL: none does. */

@@ -44,6 +44,9 @@ int64_t kva_panel_of_operand(const kva_node *n); /* that of operand 0 */
 int64_t kva_dequantize_factor_block(const kva_node *n, uint32_t axis);
 kva_kval kva_dequantize_lower_factor(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
 kva_kval kva_dequantize_lower_rest(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+bool kva_dequantize_has_zero(const kva_node *n);
+kva_kval kva_dequantize_lower_code(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+kva_kval kva_dequantize_lower_zero(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
 
 /* ---- work (kva_op_info.flops) ------------------------------------------------------------------------------------ */
 

@@ -43,6 +43,18 @@ static const char *const programs[] = {
     "  q = kv.unpack <extent = 900, to = int4> (kv.join_panels <columns = 64> (w))\n"
     "  s = kv.join_panels <columns = 64> (scale)\n"
     "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 32> (q, s))\n}",
+    /* whole blocks, whose sums begin with their zero points */
+    "main (float[M, 96] x, uint32[12, 100] w, float[3, 100] scale, uint8[3, 100] zero) => (float[M, 100] y) {\n"
+    "  q = kv.unpack <extent = 96, to = uint4> (w)\n"
+    "  y = kv.matmul(kv.silu(x), kv.dequantize <axis = 0, block = 32> (q, scale, zero))\n}",
+    "main (float[M, 2080] x, uint32[2, 260, 64] w, float[2, 65, 64] scale, uint8[2, 65, 64] zero)\n"
+    "    => (float[M, 100] y) {\n  q = kv.unpack <extent = 2080, to = uint4> (kv.join_panels <columns = 100> (w))\n"
+    "  s = kv.join_panels <columns = 100> (scale)\n  z = kv.join_panels <columns = 100> (zero)\n"
+    "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 32> (q, s, z))\n}",
+    "main (float[M, 1152] x, uint32[1, 144, 64] w, float[1, 9, 64] scale, int8[1, 9, 64] zero) => (float[M, 64] y) {\n"
+    "  q = kv.unpack <extent = 1152, to = int4> (kv.join_panels <columns = 64> (w))\n"
+    "  s = kv.join_panels <columns = 64> (scale)\n  z = kv.join_panels <columns = 64> (zero)\n"
+    "  y = kv.matmul(x, kv.dequantize <axis = 0, block = 128> (q, s, z))\n}",
 };
 
 static kva_module *load(const char *text, kva_diag *diag) {

@@ -25,6 +25,17 @@ kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b,
   return kva_k_op(c->l->kb, KVA_K_dot4, c->b_unsigned ? b : a, c->b_unsigned ? a : b, sum);
 }
 
+kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at *at) {
+  kva_kb *kb = c->l->kb;
+  kva_kval zero = kva_k_const(kb, c->type, 0);
+  kva_kloop *lane = kva_k_loop_begin(kb, KVA_K_VECTOR, kva_expr_const(kb->exprs, c->factor_block), "lane");
+  kva_contract_at here = *at;
+  here.k = kva_expr_add(kb->exprs, at->k, lane->var);
+  kva_kval sum = kva_k_reduce(kb, lane, KVA_COMBINE_ADD, zero, c->a(c, &here));
+  kva_k_loop_end(kb, lane);
+  return kva_k2(kb, KVA_K_sub, zero, sum);
+}
+
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows) {
   int64_t known;
   return !kva_expr_is_const(c->rows, &known) || known >= rows;

@@ -46,6 +46,9 @@ struct kva_contraction {
   int64_t factor_block;
   kva_kval (*b_rest)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*b_factor)(const kva_contraction *c, const kva_contract_at *at);
+  /* b_rest is a code minus b_zero, which a block has in common: where this is not NULL, b_rest gives the code, and the
+   * sum of a block begins with kva_contract_block_sum times b_zero. Blocks are whole then. */
+  kva_kval (*b_zero)(const kva_contraction *c, const kva_contract_at *at);
   /* Part of the batch has products (NULL: always); without, its results are 0. */
   kva_kval (*any)(const kva_contraction *c, const kva_contract_at *at);
   /* Index of the result for at's batch, row, line and position; returns whether it exists (NULL: always). */
@@ -68,6 +71,8 @@ kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dt
 kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dtype b);
 /* c, with c.amx if it is a matrix product by words that fill the blocks of a target with AMX. */
 kva_contraction kva_contract_blocks(const kva_contraction *c);
+/* Minus the sum of a over the block of steps from at's k on. */
+kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at *at);
 /* The result has at least `rows` rows, as far as is known. */
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
 /* Passes v through the epilogue as the result at `at`. */

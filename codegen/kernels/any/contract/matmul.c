@@ -88,6 +88,20 @@ static kva_kval factor_of_b(const kva_contraction *c, const kva_contract_at *at)
   return def->op->lower_factor(c->l, def, idx);
 }
 
+static kva_kval code_of_b(const kva_contraction *c, const kva_contract_at *at) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  const kva_node *def = kva_operand(c->n, 1)->def;
+  place_b(c, at, idx);
+  return def->op->lower_code(c->l, def, idx);
+}
+
+static kva_kval zero_of_b(const kva_contraction *c, const kva_contract_at *at) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  const kva_node *def = kva_operand(c->n, 1)->def;
+  place_b(c, at, idx);
+  return def->op->lower_zero(c->l, def, idx);
+}
+
 /* Of one matrix in the type of the sums, made in this kernel. */
 static void look_for_factor(kva_contraction *c) {
   const kva_value *b = kva_operand(c->n, 1);
@@ -95,6 +109,10 @@ static void look_for_factor(kva_contraction *c) {
   if (kva_k_compute_type(b->type->dtype) != c->type) return;
   c->factor_block = b->def->op->factor_block(b->def, ((const product *)c->user)->s.transpose_b ? 1 : 0);
   c->b_rest = rest_of_b, c->b_factor = factor_of_b;
+  int64_t depth;
+  bool whole = c->factor_block && kva_expr_is_const(c->depth, &depth) && depth % c->factor_block == 0;
+  if (whole && !c->along_depth && !c->across_rows && b->def->op->has_zero && b->def->op->has_zero(b->def))
+    c->b_rest = code_of_b, c->b_zero = zero_of_b;
 }
 
 kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {

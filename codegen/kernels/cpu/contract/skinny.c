@@ -81,6 +81,13 @@ static kva_kval factor_a(const skinny *x, const kva_expr *row, const kva_expr *k
   return x->c->a(x->c, &at);
 }
 
+/* Of the block of steps from k on: kva_contract_block_sum. */
+static kva_kval sum_of_a(const skinny *x, const kva_expr *row, const kva_expr *k) {
+  if (!x->known) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, x->c->rows, -1));
+  kva_contract_at at = {.batch = x->batch, .row = row, .k = k, .lead = num(x, 0), .tap = num(x, 0)};
+  return kva_contract_block_sum(x->c, &at);
+}
+
 static kva_contract_at column_at(const skinny *x, const kva_expr *k, const kva_expr *column) {
   return (kva_contract_at){
       .batch = x->batch, .k = k, .lead = num(x, 0), .phase = num(x, 0), .line = num(x, 0), .position = column};
@@ -106,6 +113,17 @@ static const kva_expr *columns_in_memory(const skinny *x) {
 static const kva_expr *rows_in_groups(const skinny *x) {
   if (x->known) return num(x, x->rows);
   return kva_expr_muli(x->e, kva_expr_ceildiv(x->e, x->c->rows, num(x, ROWS_AT_ONCE)), ROWS_AT_ONCE);
+}
+
+/* The sums of a block of steps that have a zero point in common begin with it. */
+static void start_block(const skinny *x, const kva_expr *k0) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, x->known ? KVA_K_UNROLL : KVA_K_SERIAL, rows_in_groups(x), "r");
+  kva_kval sum = sum_of_a(x, r->var, k0);
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_in_memory(x), "j");
+  kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
+  kva_k_store(x->kb, x->sums, block_at(x, r->var, j->var), kva_k2(x->kb, KVA_K_mul, x->c->b_zero(x->c, &where), sum));
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, r);
 }
 
 static void clear_sums(const skinny *x, kva_kbuf *sums) {
@@ -172,7 +190,10 @@ static void add_steps(const skinny *x, const kva_expr *k0, const kva_expr *n) {
 
 /* Adds n steps from k0 on, which have a factor in common. */
 static void add_block(const skinny *x, const kva_expr *k0, const kva_expr *n) {
-  clear_sums(x, x->sums);
+  if (x->c->b_zero)
+    start_block(x, k0);
+  else
+    clear_sums(x, x->sums);
   add_steps(x, k0, n);
   kva_kloop *r = kva_k_loop_begin(x->kb, x->known ? KVA_K_UNROLL : KVA_K_SERIAL, x->c->rows, "r");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_in_memory(x), "j");
@@ -209,10 +230,23 @@ static const kva_expr *sum_at(const skinny *x, int64_t r, const kva_expr *j) {
   return plus(x, num(x, r * x->panel), j);
 }
 
-static void clear_registers(const skinny *x, few rows) {
+static kva_kval ahead_of(const skinny *x, kva_kval (*element)(const kva_contraction *c, const kva_contract_at *at),
+                         const kva_expr *k, const kva_expr *j) {
+  kva_contract_at where = column_at(x, k, plus(x, x->col0, j));
+  x->kb->ahead = AHEAD;
+  kva_kval v = element(x->c, &where);
+  x->kb->ahead = 0;
+  return v;
+}
+
+/* Begins with 0, or for a block of steps from k0 on with the zero point that they have in common. */
+static void clear_registers(const skinny *x, few rows, const kva_expr *k0) {
   for (int64_t r = 0; r < rows.n; r++) {
+    kva_kval sum = x->c->b_zero && x->factor_block ? sum_of_a(x, num(x, rows.first + r), k0) : NULL;
     kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
-    kva_k_store(x->kb, x->acc, sum_at(x, r, j->var), kva_k_const(x->kb, x->c->type, 0));
+    kva_kval start =
+        sum ? kva_k2(x->kb, KVA_K_mul, ahead_of(x, x->c->b_zero, k0, j->var), sum) : kva_k_const(x->kb, x->c->type, 0);
+    kva_k_store(x->kb, x->acc, sum_at(x, r, j->var), start);
     kva_k_loop_end(x->kb, j);
   }
 }
@@ -249,10 +283,7 @@ static void add_registers(const skinny *x, few rows, const kva_expr *k0) {
     const kva_expr *at = block_at(x, num(x, rows.first + r), j->var);
     kva_kval sum = kva_k_load(x->kb, x->acc, sum_at(x, r, j->var));
     if (x->factor_block) {
-      kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
-      x->kb->ahead = AHEAD;
-      kva_kval factor = x->c->b_factor(x->c, &where);
-      x->kb->ahead = 0;
+      kva_kval factor = ahead_of(x, x->c->b_factor, k0, j->var);
       sum = kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at));
     }
     kva_k_store(x->kb, x->block, at, sum);
@@ -261,7 +292,7 @@ static void add_registers(const skinny *x, few rows, const kva_expr *k0) {
 }
 
 static void add_block_of_panel(const skinny *x, few rows, const kva_expr *k0, const kva_expr *n) {
-  clear_registers(x, rows);
+  clear_registers(x, rows, k0);
   add_steps_of_panel(x, rows, k0, n);
   add_registers(x, rows, k0);
 }

@@ -27,7 +27,7 @@ typedef struct kva_tile {
   const kva_expr *tiles;                            /* of the item */
   const kva_expr *col0;                             /* of the panel */
   const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */
-  kva_kbuf *packed, *factors, *packed_a, *square, *acc, *block;
+  kva_kbuf *packed, *factors, *zeros, *sums_a, *packed_a, *square, *acc, *block;
 } kva_tile;
 
 static inline const kva_expr *kva_tile_num(const kva_tile *x, int64_t v) {

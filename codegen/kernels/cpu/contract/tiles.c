@@ -259,7 +259,13 @@ static void pack_straight(const kva_tile *x, kva_contract_at *at, const kva_expr
   kva_k_loop_end(x->kb, j);
 }
 
-/* The factors of a slice, a row of the panel's columns for each block. */
+static void pack_of_block(const kva_tile *x, kva_kbuf *to, kva_tile_element_fn element, kva_contract_at *at,
+                          const kva_expr *q, const kva_expr *j) {
+  kva_kval v = kva_tile_element(x, element, at, kva_tile_plus(x, x->col0, j));
+  kva_k_store(x->kb, to, kva_tile_plus(x, kva_tile_times(x, q, x->t.panel), j), v);
+}
+
+/* The factors of a slice, and its zero points: a row of the panel's columns for each block. */
 static void pack_factors(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   const kva_expr *blocks = kva_expr_ceildiv(x->e, slice, kva_tile_num(x, x->factor_block));
   kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, blocks, "q");
@@ -268,8 +274,8 @@ static void pack_factors(const kva_tile *x, const kva_expr *k0, const kva_expr *
                         .k = kva_tile_plus(x, k0, kva_tile_times(x, q->var, x->factor_block)),
                         .lead = kva_tile_num(x, 0),
                         .phase = kva_tile_num(x, 0)};
-  kva_kval factor = kva_tile_element(x, x->c->b_factor, &at, kva_tile_plus(x, x->col0, j->var));
-  kva_k_store(x->kb, x->factors, kva_tile_plus(x, kva_tile_times(x, q->var, x->t.panel), j->var), factor);
+  pack_of_block(x, x->factors, x->c->b_factor, &at, q->var, j->var);
+  if (x->zeros) pack_of_block(x, x->zeros, x->c->b_zero, &at, q->var, j->var);
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, q);
 }
@@ -405,6 +411,33 @@ const kva_expr *kva_tile_rows(const kva_tile *x, const kva_expr *row) {
   return kva_expr_min(x->e, rows, kva_expr_sub(x->e, x->c->rows, row));
 }
 
+/* Row `row` of the block, block q of a slice. */
+static const kva_expr *sum_of_a_at(const kva_tile *x, const kva_expr *row, const kva_expr *q) {
+  return kva_tile_plus(x, kva_tile_times(x, row, x->t.depth / x->factor_block), q);
+}
+
+/* The last row instead of those past the edge, whose sums are never stored. */
+static const kva_expr *row_that_exists(const kva_tile *x, const kva_expr *row) {
+  if (kva_expr_provably_less(x->e, row, x->c->rows)) return row;
+  return kva_expr_min(x->e, row, kva_expr_addi(x->e, x->c->rows, -1));
+}
+
+/* Sums of the block's rows of a over blocks with a zero point in common. */
+static void sum_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_times(x, x->tiles, x->t.tile_rows), "i");
+  const kva_expr *blocks = kva_expr_div(x->e, slice, kva_tile_num(x, x->factor_block));
+  kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, blocks, "q");
+  const kva_expr *row = kva_tile_plus(x, kva_tile_times(x, x->first_tile, x->t.tile_rows), i->var);
+  kva_contract_at at = {.batch = x->batch,
+                        .k = kva_tile_plus(x, k0, kva_tile_times(x, q->var, x->factor_block)),
+                        .lead = kva_tile_num(x, 0),
+                        .row = row_that_exists(x, row),
+                        .tap = kva_tile_num(x, 0)};
+  kva_k_store(x->kb, x->sums_a, sum_of_a_at(x, i->var, q->var), kva_contract_block_sum(x->c, &at));
+  kva_k_loop_end(x->kb, q);
+  kva_k_loop_end(x->kb, i);
+}
+
 /* The block's rows of a for a slice, if memory is contiguous along them. */
 static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
@@ -466,6 +499,14 @@ static void clear_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, c
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k_const(x->kb, x->c->type, 0));
 }
 
+/* A block of steps with a zero point in common begins with it. */
+static void start_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+  const kva_expr *row = kva_tile_plus(x, kva_tile_times(x, s->tile, x->t.tile_rows), r);
+  kva_kval zero = kva_k_load(x->kb, x->zeros, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
+  kva_kval sum = kva_k_load(x->kb, x->sums_a, sum_of_a_at(x, row, s->q));
+  kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k2(x->kb, KVA_K_mul, zero, sum));
+}
+
 static void load_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   kva_kval v = kva_k_load(x->kb, x->block, kva_tile_block(x, s->tile, r, j));
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), v);
@@ -484,14 +525,16 @@ static void add_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, con
   kva_k_store(x->kb, x->block, at, kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at)));
 }
 
-/* Rows past the edge read the last row instead, or whatever the panel holds; their sums are never stored. */
+/* Rows past the edge read whatever the panel holds, if there is one; their sums are never stored. */
 static kva_kval factor_a(const kva_tile *x, const kva_expr *r, const step *s) {
   const kva_contraction *c = x->c;
   const kva_expr *row = kva_tile_plus(x, s->row, r);
   if (c->across_rows) return kva_k_load(x->kb, x->packed_a, packed_a_at(x, s->tile, s->k, r));
-  if (!kva_expr_provably_less(x->e, row, c->rows)) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, c->rows, -1));
-  kva_contract_at at = {
-      .batch = x->batch, .k = kva_tile_plus(x, s->k0, s->k), .lead = s->lead, .row = row, .tap = s->tap};
+  kva_contract_at at = {.batch = x->batch,
+                        .k = kva_tile_plus(x, s->k0, s->k),
+                        .lead = s->lead,
+                        .row = row_that_exists(x, row),
+                        .tap = s->tap};
   return c->a(c, &at);
 }
 
@@ -532,7 +575,7 @@ static void multiply_blocks(const kva_tile *x, step *s, const kva_expr *slice) {
   kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, slice, steps), "q");
   const kva_expr *first = kva_tile_times(x, q->var, x->factor_block);
   s->q = q->var;
-  over_tile(x, clear_acc, s);
+  over_tile(x, x->zeros ? start_acc : clear_acc, s);
   multiply_steps(x, s, first, kva_expr_min(x->e, steps, kva_expr_sub(x->e, slice, first)));
   over_tile(x, add_acc, s);
   kva_k_loop_end(x->kb, q);
@@ -636,6 +679,7 @@ static void pack_together(const kva_tile *x, const kva_expr *k0, const kva_expr 
 
 static void multiply_part(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (packs_a(x->c)) (x->c->amx ? kva_amx_pack_rows : pack_rows)(x, k0, slice);
+  if (x->zeros) sum_rows(x, k0, slice);
   if (x->together) pack_together(x, k0, slice);
   over_panels(x, multiply_panel, k0, slice);
 }
@@ -694,6 +738,10 @@ static kva_tile tile_of(const kva_contraction *c) {
   int64_t packed = x.t.depth * c->leads * x.phases * x.segment;
   x.packed = kva_k_local(kb, "packed", c->type, x.together ? packed * x.t.panels : packed);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
+  if (x.factor_block && c->b_zero) {
+    x.zeros = kva_k_local(kb, "zeros", c->type, x.t.depth / x.factor_block * x.t.panel);
+    x.sums_a = kva_k_local(kb, "sums_a", c->type, block_rows * (x.t.depth / x.factor_block));
+  }
   if (packs_a(c)) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * block_rows);
   if (c->amx && (c->across_rows || c->along_depth))
     x.square = kva_k_local(kb, "square", c->type, KVA_AMX_BLOCK * KVA_AMX_WORDS);

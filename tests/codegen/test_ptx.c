@@ -672,14 +672,11 @@ static void add_node(kva_codegen *cg, kva_arena *arena, const kva_node *n) {
   if (kva_codegen_add(cg, k, n_symbols, symbols, &number)) return; /* counted as skipped above */
 }
 
-/* Cases that may be of any floating-point type, each for one of two GPUs: in bfloat16 those that are odd, in float32
- * the others and all that have a type. */
 static void add_table(kva_codegen *cg, const kva_case_table *table, kva_dtype dtype) {
   for (uint32_t i = 0; i < table->n; i++) {
     kva_case_built built;
     const kva_op_info *op = kva_ops.ops[table->cases[i].op];
-    bool odd = !table->cases[i].dtype && (op->traits & KVA_FLOAT) && i % 2;
-    if (!wanted(table->cases[i].op) || odd != (dtype == KVA_BF16)) continue;
+    if (!wanted(table->cases[i].op) || (dtype && (table->cases[i].dtype || !(op->traits & KVA_FLOAT)))) continue;
     assert_int_equal(kva_case_build_graph(&table->cases[i], dtype, &built), KVA_OK);
     kva_arena *arena = kva_arena_create();
     for (const kva_node *n = built.f->graph->first; n; n = n->next)

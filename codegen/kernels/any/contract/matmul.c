@@ -74,32 +74,32 @@ static kva_kval element_b(const kva_contraction *c, const kva_contract_at *at) {
 
 /* ---- a factor of b ----------------------------------------------------------------------------------------------- */
 
-static kva_kval rest_of_b(const kva_contraction *c, const kva_contract_at *at) {
+typedef kva_kval (*lower_part)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+
+static const kva_op_info *maker_of_b(const kva_contraction *c) {
+  return kva_operand(c->n, 1)->def->op;
+}
+
+static kva_kval part_of_b(const kva_contraction *c, const kva_contract_at *at, lower_part lower) {
   const kva_expr *idx[KVA_MAX_RANK];
-  const kva_node *def = kva_operand(c->n, 1)->def;
   place_b(c, at, idx);
-  return def->op->lower_rest(c->l, def, idx);
+  return lower(c->l, kva_operand(c->n, 1)->def, idx);
+}
+
+static kva_kval rest_of_b(const kva_contraction *c, const kva_contract_at *at) {
+  return part_of_b(c, at, maker_of_b(c)->lower_rest);
 }
 
 static kva_kval factor_of_b(const kva_contraction *c, const kva_contract_at *at) {
-  const kva_expr *idx[KVA_MAX_RANK];
-  const kva_node *def = kva_operand(c->n, 1)->def;
-  place_b(c, at, idx);
-  return def->op->lower_factor(c->l, def, idx);
+  return part_of_b(c, at, maker_of_b(c)->lower_factor);
 }
 
 static kva_kval code_of_b(const kva_contraction *c, const kva_contract_at *at) {
-  const kva_expr *idx[KVA_MAX_RANK];
-  const kva_node *def = kva_operand(c->n, 1)->def;
-  place_b(c, at, idx);
-  return def->op->lower_code(c->l, def, idx);
+  return part_of_b(c, at, maker_of_b(c)->lower_code);
 }
 
 static kva_kval zero_of_b(const kva_contraction *c, const kva_contract_at *at) {
-  const kva_expr *idx[KVA_MAX_RANK];
-  const kva_node *def = kva_operand(c->n, 1)->def;
-  place_b(c, at, idx);
-  return def->op->lower_zero(c->l, def, idx);
+  return part_of_b(c, at, maker_of_b(c)->lower_zero);
 }
 
 /* Of one matrix in the type of the sums, made in this kernel. */

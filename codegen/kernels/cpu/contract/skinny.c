@@ -75,16 +75,19 @@ static int64_t choose_panel(const kva_contraction *c, int64_t lanes) {
 }
 
 /* Rows past the edge read the last one. */
-static kva_kval factor_a(const skinny *x, const kva_expr *row, const kva_expr *k) {
+static kva_contract_at row_at(const skinny *x, const kva_expr *row, const kva_expr *k) {
   if (!x->known) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, x->c->rows, -1));
-  kva_contract_at at = {.batch = x->batch, .row = row, .k = k, .lead = num(x, 0), .tap = num(x, 0)};
+  return (kva_contract_at){.batch = x->batch, .row = row, .k = k, .lead = num(x, 0), .tap = num(x, 0)};
+}
+
+static kva_kval factor_a(const skinny *x, const kva_expr *row, const kva_expr *k) {
+  kva_contract_at at = row_at(x, row, k);
   return x->c->a(x->c, &at);
 }
 
 /* Of the block of steps from k on: kva_contract_block_sum. */
 static kva_kval sum_of_a(const skinny *x, const kva_expr *row, const kva_expr *k) {
-  if (!x->known) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, x->c->rows, -1));
-  kva_contract_at at = {.batch = x->batch, .row = row, .k = k, .lead = num(x, 0), .tap = num(x, 0)};
+  kva_contract_at at = row_at(x, row, k);
   return kva_contract_block_sum(x->c, &at);
 }
 

@@ -309,6 +309,7 @@ kva_status kva_session_rewind(kva_session *s, kva_program_state *sp) {
 
 /* Binds symbols from the inputs, and plans for them. */
 static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
+  kva_resident_note(s, sp, inputs);
   KVA_TRY(kva_bind_symbols(s, sp, inputs, sp->candidate));
   if (sp->desc->n_symbols) memcpy(sp->symbols, sp->candidate, (size_t)sp->desc->n_symbols * sizeof *sp->symbols);
   return kva_program_start(s, sp);

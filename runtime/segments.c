@@ -202,7 +202,7 @@ static kva_status place_arena(kva_session *s, kva_program_state *sp, int32_t seg
 /* Places the buffers of one kind one after the other; only those of segment 0. */
 static kva_status place_kind(kva_session *s, kva_program_state *sp, int32_t kind, int64_t *end) {
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
-    if (sp->desc->buffers[i].kind != kind || sp->buffer_segments[i]) continue;
+    if (sp->desc->buffers[i].kind != kind || sp->buffer_segments[i] || sp->resident[i]) continue;
     int64_t size;
     sp->offsets[i] = *end;
     if (!kva_align_size(sp->bytes[i], &size) || !kva_add_size(*end, size, end))

@@ -216,7 +216,7 @@ static kva_status create(kva_sequences *q, const kva_sequences_options *o, kva_d
   if (status == KVA_NO_MEMORY) return out_of_memory(diag);
   KVA_TRY(status);
   KVA_TRY(count_pages(q, o, diag));
-  for (int32_t i = 0; i < q->n_pools; i++) KVA_TRY(kva_pages_create(&q->pools[i], q->n_pages, diag));
+  for (int32_t i = 0; i < q->n_pools; i++) KVA_TRY(kva_pages_create(q, &q->pools[i], q->n_pages, diag));
   return KVA_OK;
 }
 
@@ -247,6 +247,8 @@ void kva_sequences_destroy(kva_sequences *q) {
   for (int32_t i = 0; i < q->n_pools; i++) kva_pages_free(&q->pools[i]);
   for (int32_t i = 0; q->staged && i < q->desc->n_inputs; i++)
     if (q->staged[i]) free(q->inputs[i].data);
+  kva_resident_free(q->session, &q->carried_block);
+  free(q->carried_rows);
   free(q->sequences);
   free(q->pools);
   free(q->carried);

@@ -77,35 +77,66 @@ static kva_status gather_pools(kva_sequences *q, const round *r) {
   return KVA_OK;
 }
 
-static kva_status gather_state(kva_sequences *q, const kva_carried_state *c, const round *r) {
+/* Room for the states of so many sequences; it only grows. */
+static kva_status carried_room(kva_sequences *q, int64_t places) {
+  if (places <= q->carried_room) return KVA_OK;
+  size_t bytes = (size_t)places * q->carried_bytes;
+  char *larger = realloc(q->carried_rows, bytes + 1);
+  if (!larger) return kva_session_fail(q->session, KVA_NO_MEMORY, "out of memory");
+  q->carried_rows = larger, q->carried_room = 0;
+  if (kva_sequences_on_device(q)) {
+    kva_resident_free(q->session, &q->carried_block);
+    kva_status status = kva_resident_allocate(q->session, (int64_t)bytes, &q->carried_block);
+    if (status)
+      return kva_session_fail(q->session, status, "no memory for the states of %lld sequences", (long long)places);
+  }
+  q->carried_room = places;
+  return KVA_OK;
+}
+
+static void gather_state(kva_sequences *q, const kva_carried_state *c, const round *r) {
   const kva_buffer_desc *b = &q->desc->buffers[q->desc->inputs[c->input]];
-  kva_tensor type = {.dtype = (kva_dtype)b->dtype, .rank = b->rank, .dims = {r->places}};
-  for (int32_t d = 1; d < b->rank; d++) type.dims[d] = b->dims[d].words->arg;
-  KVA_TRY(stage(q, c->input, &type));
-  char *out = q->inputs[c->input].data;
+  kva_tensor *t = &q->inputs[c->input];
+  *t = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank, .dims = {r->places}};
+  for (int32_t d = 1; d < b->rank; d++) t->dims[d] = b->dims[d].words->arg;
+  size_t at = c->at * (size_t)r->places;
+  char *out = q->carried_rows + at;
+  t->data = kva_sequences_on_device(q) ? kva_block_at(&q->carried_block, (int64_t)at) : out;
   for (int64_t i = 0; i < r->n; i++)
     memcpy(out + (size_t)i * c->bytes, kva_sequence_state(q, r->members[i]->s) + c->at, c->bytes);
   memset(out + (size_t)r->n * c->bytes, 0, (size_t)(r->places - r->n) * c->bytes);
-  return KVA_OK;
+}
+
+static kva_status gather_states(kva_sequences *q, const round *r) {
+  KVA_TRY(carried_room(q, r->places));
+  for (int32_t i = 0; i < q->n_carried; i++) gather_state(q, &q->carried[i], r);
+  if (!kva_sequences_on_device(q)) return KVA_OK;
+  return kva_resident_write(q->session, q->carried_block.data, q->carried_rows, (size_t)r->places * q->carried_bytes);
+}
+
+/* What a call made of the states: where the device has its own memory, they are copied back. */
+static kva_status read_states(kva_sequences *q, const round *r) {
+  if (!kva_sequences_on_device(q)) return KVA_OK;
+  return kva_resident_read(q->session, q->carried_rows, q->carried_block.data, (size_t)r->places * q->carried_bytes);
 }
 
 static kva_status gather(kva_sequences *q, const round *r) {
   for (int32_t i = 0; i < q->own_inputs; i++) KVA_TRY(gather_input(q, i, r));
   KVA_TRY(gather_positions(q, r));
   KVA_TRY(gather_pools(q, r));
-  for (int32_t i = 0; i < q->n_carried; i++) KVA_TRY(gather_state(q, &q->carried[i], r));
-  return KVA_OK;
+  return gather_states(q, r);
 }
 
 /* ---- after a call ------------------------------------------------------------------------------------------------ */
 
-static void keep_state(const kva_sequences *q, kva_sequence *s, int64_t index) {
+static void keep_state(const kva_sequences *q, const round *r, int64_t index) {
+  kva_sequence *s = r->members[index]->s;
   s->now = (s->now + 1) % KVA_RECENT;
   s->recent_rows[s->now] = s->rows;
   for (int32_t i = 0; i < q->n_carried; i++) {
     const kva_carried_state *c = &q->carried[i];
-    const char *in = q->inputs[c->input].data;
-    memcpy(kva_sequence_state(q, s) + c->at, in + (size_t)index * c->bytes, c->bytes);
+    const char *in = q->carried_rows + c->at * (size_t)r->places + (size_t)index * c->bytes;
+    memcpy(kva_sequence_state(q, s) + c->at, in, c->bytes);
   }
   if (s->rows % KVA_MARK_ROWS == 0)
     memcpy(kva_sequence_mark(q, s, s->rows / q->page_rows - 1), kva_sequence_state(q, s), q->carried_bytes);
@@ -166,7 +197,7 @@ static void finish(kva_sequences *q, const round *r) {
     for (int32_t o = 0; m->wanted && o < q->own_outputs; o++) give_output(q, m, o, i, r->rows);
     keep_inputs(q, m, r->rows);
     m->s->rows += r->rows, m->done += r->rows;
-    keep_state(q, m->s, i);
+    keep_state(q, r, i);
     kva_pages_drop(q, m->s);
   }
 }
@@ -195,6 +226,7 @@ static kva_status run(kva_sequences *q, round *r) {
   KVA_TRY(gather(q, r));
   memset(q->outputs, 0, (size_t)q->desc->n_outputs * sizeof *q->outputs);
   KVA_TRY(kva_session_run(q->session, r->program, q->inputs, q->outputs));
+  KVA_TRY(read_states(q, r));
   finish(q, r);
   return KVA_OK;
 }

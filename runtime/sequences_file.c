@@ -65,15 +65,15 @@ static kva_tensor state_tensor(const kva_sequences *q, const kva_sequence *s) {
 /* Pages `first` to the last one, copied to memory of their own. */
 static kva_status copy_pages(const kva_sequences *q, const kva_sequence *s, int32_t pool, int32_t tensor,
                              kva_tensor *out) {
-  const kva_tensor *from = &q->pools[pool].tensors[tensor].tensor;
   int64_t first = first_page(q, s, pool);
-  *out = *from;
+  size_t bytes = kva_page_bytes(&q->pools[pool], tensor);
+  *out = q->pools[pool].tensors[tensor].tensor;
   out->dims[0] = kva_pages_for(q, s->rows) - first;
   out->data = malloc((size_t)kva_tensor_bytes(out) + 1);
   if (!out->data) return KVA_NO_MEMORY;
   for (int64_t p = 0; p < out->dims[0]; p++)
-    kva_rows_copy((kva_row_place){out, p, 0}, (kva_row_place){from, kva_pages_of(q, s, pool)[first + p], 0},
-                  KVA_NO_AXIS, 0);
+    KVA_TRY(kva_page_read(&q->pools[pool], tensor, kva_pages_of(q, s, pool)[first + p],
+                          (char *)out->data + (size_t)p * bytes));
   return KVA_OK;
 }
 
@@ -100,8 +100,9 @@ static kva_status save(kva_sequences *q, const kva_sequence *s, const char *path
   for (int32_t i = 0; i < q->n_pools; i++)
     for (int32_t k = 0; k < q->pools[i].n_tensors; k++, at++) {
       tensors[at].name = tensor_name(q, i, k);
-      if (copy_pages(q, s, i, k, &tensors[at].tensor))
-        return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to save a sequence");
+      kva_status status = copy_pages(q, s, i, k, &tensors[at].tensor);
+      if (status == KVA_NO_MEMORY) return kva_fail(diag, status, NULL, "no memory to save a sequence");
+      if (status) return kva_fail(diag, status, NULL, "%s", kva_session_error(q->session));
     }
   tensors[at] = (kva_named_tensor){state_name, state_tensor(q, s)};
   values v = {0};
@@ -169,7 +170,8 @@ static bool read_pages(kva_sequences *q, kva_sequence *s, const kva_safetensors 
   for (int64_t p = 0; p < end - t.dims[0]; p++) kva_page_release(&q->pools[pool], &pages[p]);
   for (int64_t p = end - t.dims[0]; p < end; p++) {
     if (pages[p] == KVA_NO_PAGE) return false;
-    kva_rows_copy((kva_row_place){to, pages[p], 0}, (kva_row_place){&t, p - (end - t.dims[0]), 0}, KVA_NO_AXIS, 0);
+    size_t at = (size_t)(p - (end - t.dims[0])) * kva_page_bytes(&q->pools[pool], tensor);
+    if (kva_page_write(&q->pools[pool], tensor, pages[p], (const char *)t.data + at)) return false;
   }
   return true;
 }

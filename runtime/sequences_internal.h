@@ -32,10 +32,14 @@ typedef struct kva_page_pool {
   kva_row_tensor *tensors; /* [pages, ...] */
   int32_t *inputs;         /* of the program: by tensor */
   int32_t n_free, *free;
-  int32_t *uses; /* by page */
+  int32_t *uses;        /* by page */
+  kva_session *session; /* on a device with its own memory, where the tensors are then, in `block`; else NULL */
+  kva_block block;
+  char *zeros; /* there: a page of the largest tensor */
 } kva_page_pool;
 
-/* State that does not grow: last rows of shifts, sums. */
+/* State that does not grow: last rows of shifts, sums. A call of n sequences has the states of all of them one after
+ * the other at n times `at`. */
 typedef struct kva_carried_state {
   int32_t input;
   size_t bytes, at; /* of one sequence; in its state */
@@ -81,7 +85,10 @@ struct kva_sequences {
   int64_t n_sequences;
   /* Of a call. */
   kva_tensor *inputs, *outputs;
-  size_t *staged; /* bytes at inputs[i].data that are the call's own */
+  size_t *staged;          /* bytes at inputs[i].data that are the call's own */
+  char *carried_rows;      /* states of its sequences */
+  int64_t carried_room;    /* so many of them fit */
+  kva_block carried_block; /* a copy, on a device with its own memory */
   kva_append_item *items, **members;
   int64_t n_items, room;
   uint64_t fingerprint; /* of the model; 0: not yet known */
@@ -89,9 +96,13 @@ struct kva_sequences {
 
 /* ---- sequences_pages.c ------------------------------------------------------------------------------------------- */
 
-/* Allocates n_pages pages of the pool's tensors. */
-KVA_MUST_USE kva_status kva_pages_create(kva_page_pool *pool, int32_t n_pages, kva_diag *diag);
+/* Allocates n_pages pages of the pool's tensors: those of the program where its device has its memory. */
+KVA_MUST_USE kva_status kva_pages_create(kva_sequences *q, kva_page_pool *pool, int32_t n_pages, kva_diag *diag);
 void kva_pages_free(kva_page_pool *pool);
+/* Copies a page of a tensor to the host's memory, and from there. */
+KVA_MUST_USE kva_status kva_page_read(const kva_page_pool *pool, int32_t tensor, int32_t page, void *to);
+KVA_MUST_USE kva_status kva_page_write(const kva_page_pool *pool, int32_t tensor, int32_t page, const void *from);
+size_t kva_page_bytes(const kva_page_pool *pool, int32_t tensor);
 
 static inline int32_t *kva_pages_of(const kva_sequences *q, const kva_sequence *s, int32_t pool) {
   return s->pages + pool * q->max_pages;
@@ -106,6 +117,11 @@ void kva_pages_drop(kva_sequences *q, kva_sequence *s);
 void kva_page_release(kva_page_pool *pool, int32_t *page);
 /* All that a continuation of the first `rows` rows reads is there. */
 bool kva_pages_present(const kva_sequences *q, const kva_sequence *s, int64_t rows);
+
+/* Whether the caches of sequences lie in the memory of a device. */
+static inline bool kva_sequences_on_device(const kva_sequences *q) {
+  return !q->session->device->class->host_memory;
+}
 
 static inline int64_t kva_pages_for(const kva_sequences *q, int64_t rows) {
   return (rows + q->page_rows - 1) / q->page_rows;

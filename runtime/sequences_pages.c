@@ -9,22 +9,69 @@ static size_t page_bytes(const kva_tensor *t) {
   return bytes;
 }
 
-static char *page_at(const kva_tensor *t, int32_t page) {
+size_t kva_page_bytes(const kva_page_pool *pool, int32_t tensor) {
+  return page_bytes(&pool->tensors[tensor].tensor);
+}
+
+static char *page_at(const kva_page_pool *pool, int32_t tensor, int32_t page) {
+  const kva_tensor *t = &pool->tensors[tensor].tensor;
   return (char *)t->data + (size_t)page * page_bytes(t);
 }
 
-/* Memory of pages that were never taken is not touched. */
-static kva_status allocate_tensor(kva_tensor *t, int32_t n_pages, kva_diag *diag) {
-  t->dims[0] = n_pages;
-  int64_t bytes = kva_tensor_bytes(t);
-  t->data = bytes >= 0 ? calloc(1, (size_t)bytes + 1) : NULL;
-  if (t->data) return KVA_OK;
+static kva_status no_memory(int32_t n_pages, kva_diag *diag) {
   return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %d pages of sequences: choose fewer or shorter ones",
                   (int)n_pages);
 }
 
-kva_status kva_pages_create(kva_page_pool *pool, int32_t n_pages, kva_diag *diag) {
-  for (int32_t i = 0; i < pool->n_tensors; i++) KVA_TRY(allocate_tensor(&pool->tensors[i].tensor, n_pages, diag));
+/* Memory of pages that were never taken is not touched. */
+static kva_status allocate_tensor(kva_tensor *t, int32_t n_pages, kva_diag *diag) {
+  int64_t bytes = kva_tensor_bytes(t);
+  t->data = bytes >= 0 ? calloc(1, (size_t)bytes + 1) : NULL;
+  return t->data ? KVA_OK : no_memory(n_pages, diag);
+}
+
+/* The place of each tensor in the block of a device; then a page of zeros. */
+static bool place_on_device(kva_page_pool *pool, int64_t *offsets, int64_t *out_bytes, size_t *out_largest) {
+  int64_t end = 0, size;
+  *out_largest = 0;
+  for (int32_t i = 0; i < pool->n_tensors; i++) {
+    int64_t bytes = kva_tensor_bytes(&pool->tensors[i].tensor);
+    offsets[i] = end;
+    if (bytes < 0 || !kva_align_size(bytes, &size) || !kva_add_size(end, size, &end)) return false;
+    if (kva_page_bytes(pool, i) > *out_largest) *out_largest = kva_page_bytes(pool, i);
+  }
+  offsets[pool->n_tensors] = end;
+  return kva_add_size(end, (int64_t)*out_largest, out_bytes);
+}
+
+static kva_status clear_zeros(kva_page_pool *pool, size_t bytes) {
+  char *zeros = calloc(1, bytes + 1);
+  kva_status status = zeros ? kva_resident_write(pool->session, pool->zeros, zeros, bytes) : KVA_NO_MEMORY;
+  free(zeros);
+  return status;
+}
+
+static kva_status allocate_on_device(kva_page_pool *pool, int32_t n_pages, kva_diag *diag) {
+  size_t largest;
+  int64_t bytes, *offsets = calloc((size_t)pool->n_tensors + 1, sizeof *offsets);
+  kva_status status = offsets && place_on_device(pool, offsets, &bytes, &largest) ? KVA_OK : KVA_NO_MEMORY;
+  if (status == KVA_OK) status = kva_resident_allocate(pool->session, bytes, &pool->block);
+  for (int32_t i = 0; status == KVA_OK && i < pool->n_tensors; i++)
+    pool->tensors[i].tensor.data = kva_block_at(&pool->block, offsets[i]);
+  if (status == KVA_OK) {
+    pool->zeros = kva_block_at(&pool->block, offsets[pool->n_tensors]);
+    status = clear_zeros(pool, largest);
+  }
+  free(offsets);
+  return status == KVA_OK ? KVA_OK : no_memory(n_pages, diag);
+}
+
+kva_status kva_pages_create(kva_sequences *q, kva_page_pool *pool, int32_t n_pages, kva_diag *diag) {
+  if (pool->table != KVA_NO_TABLE && kva_sequences_on_device(q)) pool->session = q->session;
+  for (int32_t i = 0; i < pool->n_tensors; i++) pool->tensors[i].tensor.dims[0] = n_pages;
+  if (pool->session) KVA_TRY(allocate_on_device(pool, n_pages, diag));
+  for (int32_t i = 0; i < pool->n_tensors && !pool->session; i++)
+    KVA_TRY(allocate_tensor(&pool->tensors[i].tensor, n_pages, diag));
   pool->free = calloc((size_t)n_pages, sizeof *pool->free);
   pool->uses = calloc((size_t)n_pages, sizeof *pool->uses);
   if (!pool->free || !pool->uses) return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
@@ -33,11 +80,26 @@ kva_status kva_pages_create(kva_page_pool *pool, int32_t n_pages, kva_diag *diag
 }
 
 void kva_pages_free(kva_page_pool *pool) {
-  for (int32_t i = 0; i < pool->n_tensors; i++) free(pool->tensors[i].tensor.data);
+  for (int32_t i = 0; i < pool->n_tensors && !pool->session; i++) free(pool->tensors[i].tensor.data);
+  if (pool->session) kva_resident_free(pool->session, &pool->block);
   free(pool->tensors);
   free(pool->inputs);
   free(pool->free);
   free(pool->uses);
+}
+
+kva_status kva_page_read(const kva_page_pool *pool, int32_t tensor, int32_t page, void *to) {
+  size_t bytes = kva_page_bytes(pool, tensor);
+  if (pool->session) return kva_resident_read(pool->session, to, page_at(pool, tensor, page), bytes);
+  memcpy(to, page_at(pool, tensor, page), bytes);
+  return KVA_OK;
+}
+
+kva_status kva_page_write(const kva_page_pool *pool, int32_t tensor, int32_t page, const void *from) {
+  size_t bytes = kva_page_bytes(pool, tensor);
+  if (pool->session) return kva_resident_write(pool->session, page_at(pool, tensor, page), from, bytes);
+  memcpy(page_at(pool, tensor, page), from, bytes);
+  return KVA_OK;
 }
 
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
@@ -55,43 +117,46 @@ static int32_t take(kva_page_pool *pool) {
   return page;
 }
 
-/* Nothing of a sequence that had the page before is left, neither to read nor to save. */
-static void clear(const kva_page_pool *pool, int32_t page) {
+/* Fills a page with zeros, or with what another has. */
+static kva_status fill(const kva_page_pool *pool, int32_t page, int32_t from) {
   for (int32_t i = 0; i < pool->n_tensors; i++) {
-    const kva_tensor *t = &pool->tensors[i].tensor;
-    memset(page_at(t, page), 0, page_bytes(t));
+    size_t bytes = kva_page_bytes(pool, i);
+    char *to = page_at(pool, i, page), *source = from == KVA_NO_PAGE ? pool->zeros : page_at(pool, i, from);
+    if (pool->session)
+      KVA_TRY(kva_resident_copy(pool->session, to, source, bytes));
+    else if (source)
+      memcpy(to, source, bytes);
+    else
+      memset(to, 0, bytes);
   }
+  return KVA_OK;
 }
 
-static void copy(const kva_page_pool *pool, int32_t to, int32_t from) {
-  for (int32_t i = 0; i < pool->n_tensors; i++) {
-    const kva_tensor *t = &pool->tensors[i].tensor;
-    memcpy(page_at(t, to), page_at(t, from), page_bytes(t));
-  }
-}
-
-/* The page may be written: it is there, and nobody else has it. */
-static bool own(kva_page_pool *pool, int32_t *page) {
-  if (*page != KVA_NO_PAGE && pool->uses[*page] == 1) return true;
+/* The page may be written: it is there, and nobody else has it. Nothing of a sequence that had a new page before is
+ * left, neither to read nor to save. KVA_NO_MEMORY: none is free. */
+static kva_status own(kva_page_pool *pool, int32_t *page) {
+  if (*page != KVA_NO_PAGE && pool->uses[*page] == 1) return KVA_OK;
   int32_t fresh = take(pool);
-  if (fresh == KVA_NO_PAGE) return false;
-  if (*page == KVA_NO_PAGE)
-    clear(pool, fresh);
-  else
-    copy(pool, fresh, *page);
-  kva_page_release(pool, page);
-  *page = fresh;
-  return true;
+  if (fresh == KVA_NO_PAGE) return KVA_NO_MEMORY;
+  kva_status status = fill(pool, fresh, *page);
+  kva_page_release(pool, status == KVA_OK ? page : &fresh);
+  if (status == KVA_OK) *page = fresh;
+  return status;
+}
+
+static kva_status no_page(kva_sequences *q) {
+  return kva_session_fail(q->session, KVA_NO_MEMORY,
+                          "no page is free: all %d pages of %lld rows are in use by sequences", (int)q->n_pages,
+                          (long long)q->page_rows);
 }
 
 kva_status kva_pages_reserve(kva_sequences *q, kva_sequence *s, int64_t rows) {
   int64_t first = s->rows / q->page_rows, end = kva_pages_for(q, s->rows + rows);
   for (int32_t i = 0; i < q->n_pools; i++)
-    for (int64_t p = first; p < end; p++)
-      if (!own(&q->pools[i], kva_pages_of(q, s, i) + p))
-        return kva_session_fail(q->session, KVA_NO_MEMORY,
-                                "no page is free: all %d pages of %lld rows are in use by sequences", (int)q->n_pages,
-                                (long long)q->page_rows);
+    for (int64_t p = first; p < end; p++) {
+      kva_status status = own(&q->pools[i], kva_pages_of(q, s, i) + p);
+      if (status) return status == KVA_NO_MEMORY ? no_page(q) : status;
+    }
   return KVA_OK;
 }
 

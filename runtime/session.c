@@ -3,6 +3,8 @@
 #include "runtime/comm.h"
 #include "runtime/session.h"
 
+#include <stdlib.h>
+
 int64_t kva_tensor_bytes(const kva_tensor *t) {
   int64_t n = 1, bytes;
   for (int32_t i = 0; i < t->rank; i++)
@@ -57,6 +59,7 @@ static bool create_program(const kva_session *s, kva_program_state *sp, const kv
   sp->lifetimes = new_array(s, p->n_buffers, sizeof *sp->lifetimes, &ok);
   sp->order = new_array(s, 2 * (int64_t)p->n_buffers, sizeof *sp->order, &ok);
   sp->pointers = new_array(s, p->n_buffers, sizeof *sp->pointers, &ok);
+  sp->resident = new_array(s, p->n_buffers, sizeof *sp->resident, &ok);
   sp->grids = new_array(s, p->n_steps, sizeof *sp->grids, &ok);
   sp->serial = new_array(s, p->n_steps, sizeof *sp->serial, &ok);
   sp->args = new_array(s, max_args, sizeof *sp->args, &ok);
@@ -86,11 +89,11 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
   if (s->device) free_blocks(s, sp);
   kva_block_destroy(&sp->host_outputs);
   for (int32_t i = 0; i < sp->n_segments; i++) kva_release(s->options.allocator, sp->segments[i].symbols);
-  void *const arrays[] = {sp->symbols,      sp->candidate, sp->bytes,           sp->offsets,         sp->lifetimes,
-                          sp->order,        sp->pointers,  sp->grids,           sp->serial,          sp->args,
-                          sp->staged,       sp->seconds,   sp->calls,           sp->sizes,           sp->sizes_at,
-                          sp->segments,     sp->collected, sp->symbol_segments, sp->buffer_segments, sp->exchanges,
-                          sp->exchange_args};
+  void *const arrays[] = {sp->symbols,       sp->candidate, sp->bytes,           sp->offsets,         sp->lifetimes,
+                          sp->order,         sp->pointers,  sp->grids,           sp->serial,          sp->args,
+                          sp->staged,        sp->seconds,   sp->calls,           sp->sizes,           sp->sizes_at,
+                          sp->segments,      sp->collected, sp->symbol_segments, sp->buffer_segments, sp->exchanges,
+                          sp->exchange_args, sp->resident};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) kva_release(s->options.allocator, arrays[i]);
 }
 
@@ -232,6 +235,7 @@ void kva_session_destroy(kva_session *s) {
   if (s->string_memory) kva_arena_destroy(s->string_memory);
   kva_block_destroy(&s->state_memory);
   kva_block_destroy(&s->staging);
+  free(s->resident);
   const kva_allocator *allocator = s->options.allocator;
   kva_release(allocator, s->programs);
   kva_release(allocator, s->states);

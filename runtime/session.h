@@ -51,6 +51,7 @@ typedef struct kva_program_state {
   void **args;       /* for the current step */
   void **staged;     /* arguments in host memory of a step that the host performs for the device */
   kva_lifetime *lifetimes, **order;
+  bool *resident; /* by buffer: an input that the caller keeps on the device */
   int64_t output_bytes, constant_bytes;
   int32_t commit;          /* first step that changes states after the watched outputs (kva_watches_output) are known */
   kva_block outputs;       /* on the device: outputs left to the session; allocated on demand */
@@ -76,9 +77,11 @@ struct kva_session {
   bool host_states;        /* then: state_memory may be newer */
   bool states_lent;        /* a caller may have written states since the last run, whose copies are older then */
   bool device_newer;       /* then: device_states may be newer */
-  kva_block temps;         /* shared by all programs: no temporary lives across runs */
-  bool exchanges;          /* the device takes part in exchanges between processes itself */
-  kva_block staging;       /* in host memory: arguments of calls that the host performs for the device */
+  kva_block *resident;     /* memory of the device that callers keep inputs in */
+  int32_t n_resident;
+  kva_block temps;   /* shared by all programs: no temporary lives across runs */
+  bool exchanges;    /* the device takes part in exchanges between processes itself */
+  kva_block staging; /* in host memory: arguments of calls that the host performs for the device */
   kva_program_state *programs;
   int32_t stage;                    /* of this process on the axis pipeline */
   bool guarded;                     /* runs stop before `commit` if a watched output is not finite */
@@ -206,6 +209,18 @@ KVA_MUST_USE kva_status kva_transfer_in(kva_session *s, kva_program_state *sp, c
 KVA_MUST_USE kva_status kva_transfer_out(kva_session *s, kva_program_state *sp, kva_tensor *outputs);
 /* Makes the host's copy of states current; the caller may then write them. */
 KVA_MUST_USE kva_status kva_transfer_states(kva_session *s);
+
+/* Memory of the device that a caller within the runtime keeps inputs in, which are then used in place: a tensor of
+ * kva_session_run whose data lies there is not copied, nor is an output that replaces it. Its content is undefined.
+ * Devices without memory of their own give the host's, zeroed. */
+KVA_MUST_USE kva_status kva_resident_allocate(kva_session *s, int64_t bytes, kva_block *out_block);
+void kva_resident_free(kva_session *s, kva_block *block);
+/* Copies from the host, to the host (done on return), and on the device, in order with runs. */
+KVA_MUST_USE kva_status kva_resident_write(kva_session *s, void *to, const void *from, size_t bytes);
+KVA_MUST_USE kva_status kva_resident_read(kva_session *s, void *to, const void *from, size_t bytes);
+KVA_MUST_USE kva_status kva_resident_copy(kva_session *s, void *to, const void *from, size_t bytes);
+/* Notes which inputs of the run to come lie there, before memory is planned. */
+void kva_resident_note(kva_session *s, kva_program_state *sp, const kva_tensor *inputs);
 
 /* Grows a block of the device to at least `bytes`; `what` is for the message. */
 KVA_MUST_USE kva_status kva_session_grow(kva_session *s, const kva_program *p, const char *what, kva_block *block,

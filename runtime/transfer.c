@@ -1,8 +1,11 @@
 /* Devices with their own memory: what a run copies to them and back.
  *
  * States live in both memories. The host's copy is current at creation, and after a caller has asked for a state since
- * the last run. The next run then copies states to the device, since the caller may have written them. */
+ * the last run. The next run then copies states to the device, since the caller may have written them. Inputs may stay
+ * on the device from run to run. */
 #include "runtime/session.h"
+
+#include <stdlib.h>
 
 void *kva_device_state(const kva_session *s, int32_t index) {
   if (!kva_session_holds(s, index)) return NULL;
@@ -33,7 +36,7 @@ kva_status kva_transfer_plan(kva_session *s, kva_program_state *sp) {
 static void point_at_device(kva_program_state *sp) {
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
     int32_t kind = sp->desc->buffers[i].kind;
-    if ((kind == KVA_BUFFER_INPUT || kind == KVA_BUFFER_OUTPUT) && !sp->buffer_segments[i])
+    if ((kind == KVA_BUFFER_INPUT || kind == KVA_BUFFER_OUTPUT) && !sp->buffer_segments[i] && !sp->resident[i])
       sp->pointers[i] = kva_block_at(&sp->outputs, sp->offsets[i]);
   }
 }
@@ -51,10 +54,21 @@ kva_status kva_transfer_in(kva_session *s, kva_program_state *sp, const kva_tens
   const kva_program *p = sp->desc;
   point_at_device(sp);
   KVA_TRY(send_states(s, p));
-  for (int32_t i = 0; i < p->n_inputs; i++)
-    KVA_TRY(copy_in(s, p, sp->pointers[p->inputs[i]], inputs[i].data, sp->bytes[p->inputs[i]]));
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    int32_t b = p->inputs[i];
+    if (sp->resident[b])
+      sp->pointers[b] = inputs[i].data;
+    else
+      KVA_TRY(copy_in(s, p, sp->pointers[b], inputs[i].data, sp->bytes[b]));
+  }
   s->device_newer = true;
   return KVA_OK;
+}
+
+/* Aligned bytes of an output in the host's memory. */
+static bool own_bytes(const kva_program_state *sp, int32_t output, int64_t *out_size) {
+  int32_t b = sp->desc->outputs[output];
+  return kva_align_size(sp->resident[b] ? 0 : sp->bytes[b], out_size);
 }
 
 /* Outputs that the caller leaves to the session are placed one after the other in host_outputs. */
@@ -62,7 +76,7 @@ static kva_status lend_outputs(kva_session *s, kva_program_state *sp, kva_tensor
   const kva_program *p = sp->desc;
   int64_t total = 0, size;
   for (int32_t i = 0; i < p->n_outputs; i++)
-    if (!kva_align_size(sp->bytes[p->outputs[i]], &size) || !kva_add_size(total, size, &total))
+    if (!own_bytes(sp, i, &size) || !kva_add_size(total, size, &total))
       return kva_session_fail(s, KVA_NO_MEMORY, "%s: outputs need more memory than can be addressed", p->name);
   if (sp->host_outputs.bytes < total) {
     kva_block_destroy(&sp->host_outputs);
@@ -73,7 +87,7 @@ static kva_status lend_outputs(kva_session *s, kva_program_state *sp, kva_tensor
   int64_t next = 0;
   for (int32_t i = 0; i < p->n_outputs; i++) {
     if (!outputs[i].data) outputs[i].data = kva_block_at(&sp->host_outputs, next);
-    if (kva_align_size(sp->bytes[p->outputs[i]], &size)) next += size;
+    if (own_bytes(sp, i, &size)) next += size;
   }
   return KVA_OK;
 }
@@ -83,7 +97,8 @@ kva_status kva_transfer_out(kva_session *s, kva_program_state *sp, kva_tensor *o
   for (int32_t i = 0; i < p->n_outputs; i++) KVA_TRY(kva_session_output(s, sp, i, &outputs[i]));
   KVA_TRY(lend_outputs(s, sp, outputs));
   for (int32_t i = 0; i < p->n_outputs; i++)
-    KVA_TRY(copy_out(s, p, outputs[i].data, sp->pointers[p->outputs[i]], sp->bytes[p->outputs[i]]));
+    if (!sp->resident[p->outputs[i]])
+      KVA_TRY(copy_out(s, p, outputs[i].data, sp->pointers[p->outputs[i]], sp->bytes[p->outputs[i]]));
   return KVA_OK;
 }
 
@@ -96,4 +111,52 @@ kva_status kva_transfer_states(kva_session *s) {
   s->device_newer = false;
   s->host_states = true;
   return KVA_OK;
+}
+
+/* ---- inputs that stay there -------------------------------------------------------------------------------------- */
+
+kva_status kva_resident_allocate(kva_session *s, int64_t bytes, kva_block *out_block) {
+  *out_block = (kva_block){0};
+  kva_block *blocks = realloc(s->resident, ((size_t)s->n_resident + 1) * sizeof *blocks);
+  if (!blocks) return KVA_NO_MEMORY;
+  s->resident = blocks;
+  KVA_TRY(s->device->class->allocate(s->device, bytes, out_block));
+  s->resident[s->n_resident++] = *out_block;
+  return KVA_OK;
+}
+
+void kva_resident_free(kva_session *s, kva_block *block) {
+  for (int32_t i = 0; i < s->n_resident; i++)
+    if (s->resident[i].data == block->data) s->resident[i--] = s->resident[--s->n_resident];
+  s->device->class->free(s->device, block);
+}
+
+kva_status kva_resident_write(kva_session *s, void *to, const void *from, size_t bytes) {
+  return copy_in(s, NULL, to, from, (int64_t)bytes);
+}
+
+kva_status kva_resident_read(kva_session *s, void *to, const void *from, size_t bytes) {
+  return copy_out(s, NULL, to, from, (int64_t)bytes);
+}
+
+kva_status kva_resident_copy(kva_session *s, void *to, const void *from, size_t bytes) {
+  kva_status status = bytes ? s->device->class->copy(s->device, to, from, (int64_t)bytes) : KVA_OK;
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, NULL, "copying in memory");
+}
+
+static bool is_resident(const kva_session *s, const void *data) {
+  for (int32_t i = 0; i < s->n_resident; i++) {
+    uintptr_t begin = (uintptr_t)s->resident[i].data, at = (uintptr_t)data;
+    if (begin && at >= begin && at - begin < (uintptr_t)s->resident[i].bytes) return true;
+  }
+  return false;
+}
+
+void kva_resident_note(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
+  if (s->device->class->host_memory) return;
+  for (int32_t i = 0; i < sp->desc->n_inputs; i++) {
+    bool *resident = &sp->resident[sp->desc->inputs[i]], now = is_resident(s, inputs[i].data);
+    if (*resident != now) sp->segments[0].planned = false;
+    *resident = now;
+  }
 }

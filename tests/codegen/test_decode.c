@@ -2,6 +2,8 @@
  * with different numbers of rows a step, forks, rows that are taken back, one and two threads. */
 #include "tests/codegen/decode.h"
 
+#include <unistd.h>
+
 /* Chunks of up to `longest` rows, drawn from a seed; 0: all rows at once. */
 static void in_chunks(model *m, const char *what, const float *expected, int64_t length, int64_t longest,
                       uint64_t seed) {
@@ -206,34 +208,75 @@ static void shifts_without_mix(void **state) {
   check(&m, "model of moved rows");
 }
 
-/* The code of a GPU, on the simulator, against the CPU's. */
-static void on_simulator(void **state) {
-  (void)state;
-  enum { ROWS = 13 };
-  static const int64_t chunks[] = {10, 1, 2};
+/* ---- a GPU, whose memory holds the caches ------------------------------------------------------------------------ */
+
+typedef struct simulated {
+  model cpu, gpu;
+  float *expected;
+  kva_sequences *q;
+} simulated;
+
+static simulated simulate(int64_t sequences, int64_t longest) {
   static const char *const sizes[] = {SMALL, "heads", "4", "kv_heads", "2", "separator", "3", NULL};
-  model cpu = load("models/lm.kv", sizes);
+  simulated s = {.cpu = load("models/lm.kv", sizes)};
   chosen_arch = "sm_80";
-  model gpu = load("models/lm.kv", sizes);
+  s.gpu = load("models/lm.kv", sizes);
   chosen_arch = NULL;
   draw_tokens();
-  float *expected = run_at_once(&cpu);
-  gpu.row = cpu.row;
-  kva_sequences *q = create_sequences(&gpu, BATCH, ROWS);
+  s.expected = run_at_once(&s.cpu);
+  s.gpu.row = s.cpu.row;
+  s.q = create_sequences(&s.gpu, sequences, longest);
+  return s;
+}
+
+static void end(simulated *s) {
+  kva_sequences_destroy(s->q);
+  free(s->expected);
+  unload(&s->gpu);
+  unload(&s->cpu);
+}
+
+/* The next rows of n sequences against the CPU's, within the sums' tolerance. */
+static void append_near(simulated *s, int n, live *l, int64_t rows) {
+  int64_t first[MANY];
+  for (int i = 0; i < n; i++) first[i] = kva_sequences_length(s->q, l[i].id), l[i].rows = rows;
+  must(&s->gpu, try_append(s->q, n, l));
+  for (int i = 0; i < n; i++)
+    for (int64_t k = 0; k < rows * s->gpu.row; k++)
+      assert_float_equal(results[i][k], s->expected[(l[i].which * LENGTH + first[i]) * s->gpu.row + k], 1e-5);
+}
+
+static void on_simulator(void **state) {
+  (void)state;
+  simulated s = simulate(BATCH, 13);
   live l[BATCH];
-  for (int64_t b = 0; b < BATCH; b++) l[b] = begin(&gpu, q, b);
-  for (int64_t i = 0, first = 0, rows; first < ROWS; first += rows) {
-    rows = chunks[i++];
-    for (int64_t b = 0; b < BATCH; b++) l[b].rows = rows;
-    must(&gpu, try_append(q, BATCH, l));
-    for (int64_t b = 0; b < BATCH; b++)
-      for (int64_t k = 0; k < rows * gpu.row; k++)
-        assert_float_equal(results[b][k], expected[(b * LENGTH + first) * gpu.row + k], 1e-5);
-  }
-  kva_sequences_destroy(q);
-  free(expected);
-  unload(&gpu);
-  unload(&cpu);
+  for (int64_t b = 0; b < BATCH; b++) l[b] = begin(&s.gpu, s.q, b);
+  append_near(&s, BATCH, l, 10);
+  append_near(&s, BATCH, l, 1);
+  append_near(&s, BATCH, l, 2);
+  end(&s);
+}
+
+/* A page that two sequences have is copied when one writes there; rows run again; saved pages go back. */
+static void pages_on_simulator(void **state) {
+  (void)state;
+  char path[] = "/tmp/kvasir-decode-XXXXXX";
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  close(file);
+  simulated s = simulate(4, 2 * 64);
+  live l[3] = {begin(&s.gpu, s.q, 1)};
+  append_near(&s, 1, l, 66);
+  l[1].which = l[2].which = 1;
+  must(&s.gpu, kva_sequences_fork(s.q, l[0].id, &l[1].id));
+  must(&s.gpu, kva_sequences_roll_back(s.q, l[1].id, 5));
+  append_near(&s, 1, &l[1], 5);
+  append_near(&s, 2, l, 1);
+  must(&s.gpu, kva_sequences_save(s.q, l[0].id, path, s.gpu.diag));
+  must(&s.gpu, kva_sequences_load(s.q, path, s.gpu.diag, &l[2].id));
+  append_near(&s, 3, l, 2);
+  remove(path);
+  end(&s);
 }
 
 /* ---- the peer ---------------------------------------------------------------------------------------------------- */
@@ -533,6 +576,7 @@ int main(void) {
       cmocka_unit_test(spelled_out_operators),
       cmocka_unit_test(shifts_without_mix),
       cmocka_unit_test(on_simulator),
+      cmocka_unit_test(pages_on_simulator),
       cmocka_unit_test(as_by_hand),
       cmocka_unit_test(rows_that_cannot_be),
       cmocka_unit_test(sequences_that_cannot_be),

@@ -10,6 +10,17 @@
 
 #define FORWARD(attributes, q, kv) \
   { .op = KVA_OP_attention, .attrs = attributes, .in = {{q}, {kv}, {kv}}, .first_result = true }
+#define CACHED(attributes, q, kv, position)                     \
+  {                                                             \
+    .op = KVA_OP_attention_cached, .attrs = attributes, .in = { \
+      {q},                                                      \
+      {kv},                                                     \
+      {kv},                                                     \
+      {"-"},                                                    \
+      {"-"},                                                    \
+      {"1", .dtype = KVA_I64, .values = position}               \
+    }                                                           \
+  }
 /* rows: of lse and delta */
 #define GRADIENT(operator, attributes, q, kv, rows)                                                                  \
   {                                                                                                                  \
@@ -29,6 +40,7 @@ static const ptx_generated kernels[] = {
     {"forward_float", "sm_80", KVA_F32, 1, FORWARD("causal=1", "1,1,T=200,64", "1,1,T,64")},
     {"grad_q_float", "sm_80", KVA_F32, 1, GRADIENT(attention_grad_q, "", "1,1,T=65,64", "1,1,S=200,64", "1,1,T")},
     {"grad_kv_float", "sm_80", KVA_F32, 1, GRADIENT(attention_grad_kv, "", "1,2,T=100,64", "1,1,S=70,64", "1,2,T")},
+    {"cached", "sm_80", KVA_F32, 1, CACHED("causal=1", "1,1,T=2,64", "1,1,C=600,64", "598")},
     {"warpgroups_64", "sm_90a", KVA_BF16, 1, FORWARD("causal=1; offset=30", "B=2,4,T=650,64", "B,2,S=800,64")},
     {"warpgroups_128", "sm_90a", KVA_F16, 1, FORWARD("", "B=2,2,T=200,128", "B,2,S=700,128")},
     {"warpgroups_grad_q", "sm_90a", KVA_BF16, 1,

@@ -362,6 +362,9 @@ static const kva_case cases[] = {
     {.op = KVA_OP_attention_cached,
      .attrs = "causal=1; scale=0.3",
      .in = {{"B=3,1,T=1,4"}, {"B,1,C=130,4"}, {"B,1,C,4"}, {"-"}, {"-"}, POSITIONS("0,129,63")}},
+    {.op = KVA_OP_attention_cached, /* several rounds of a GPU's block of threads */
+     .attrs = "causal=1",
+     .in = {{"B=2,2,T=2,16"}, {"B,1,C=600,16"}, {"B,1,C,40"}, {"-"}, {"-"}, POSITIONS("598,255")}},
     {.op = KVA_OP_attention_cached,
      .attrs = "causal=1",
      .in = {{"B=1,3,T=5,3"}, {"B,3,C=5,3"}, {"B,3,C,3"}, {"-"}, {"-"}, POSITIONS("0")}},

@@ -22,8 +22,7 @@ static void choose_sizes(kva_query_tile *s) {
   s->block = KVA_ATTENTION_BLOCK;
 }
 
-/* Queries of attention_cached stand behind the rows that their sequence has; what is behind the queries is not read. */
-static void start_at_position(kva_query_tile *s) {
+void kva_query_tile_start_at_position(kva_query_tile *s) {
   kva_expr_ctx *c = s->kb->exprs;
   kva_kval position = s->l->operand(s->l, s->a.n, KVA_ATTENTION_POSITION, &s->b);
   s->a.offset = kva_expr_max(c, kva_k_symbol(s->kb, position), num(s, 0));
@@ -60,7 +59,7 @@ kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node 
   s->h = kv_heads || s->grouped ? NULL : head;
   s->h_kv = s->h ? kva_expr_div(c, head, s->a.group) : head;
   s->acc = kva_k_local(l->kb, "acc", s->t, s->rows * s->width);
-  if (kva_is(n, KVA_OP_attention_cached)) start_at_position(s);
+  if (kva_is(n, KVA_OP_attention_cached)) kva_query_tile_start_at_position(s);
   return g;
 }
 

@@ -43,6 +43,10 @@ kva_query_place kva_query_tile_place(const kva_query_tile *s, const kva_expr *he
 kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
                                 bool kv_heads);
 
+/* Queries of attention_cached stand behind the rows that their sequence has, which s->b finds; what is behind the
+ * queries is not read. */
+void kva_query_tile_start_at_position(kva_query_tile *s);
+
 /* The loop over blocks of far positions [begin, end), with begin rounded down to a block. */
 typedef struct kva_far_loop {
   kva_kloop *loop;

@@ -41,7 +41,7 @@ typedef struct conform_options {
   int64_t seconds;
   bool verbose, json, gradients;
   kva_device_choice device;
-  kva_target_options target;
+  char arch[16]; /* that the device's code is for; "": the CPU's */
 } conform_options;
 
 typedef struct paths {
@@ -400,8 +400,10 @@ static kva_status load_case(const char *model, interface *f, kva_diag *diag, kva
 static kva_status load_and_compile(const char *model, const conform_options *o, interface *f, kva_diag *diag,
                                    kva_compiled **out) {
   kva_module *m = NULL;
+  kva_compile_options options = {.target = {.opt_level = 1}};
+  KVA_TRY(kva_cli_target(&o->device, diag, &options.target));
   KVA_TRY(load_case(model, f, diag, &m));
-  return kva_compile(m, &(kva_compile_options){.target = o->target}, diag, out);
+  return kva_compile(m, &options, diag, out);
 }
 
 static step_counts count_steps(const kva_program *p, const char *device) {
@@ -632,7 +634,7 @@ static void print_operators(const summary *sum, const conform_options *o) {
 static void print_steps(const summary *sum, const conform_options *o) {
   printf("%llu kernels and copies ran on %s (%s), %llu on the CPU instead, in %zu cases; %llu cases have constant "
          "outputs\n",
-         (unsigned long long)sum->steps.device, o->device.device, o->target.arch, (unsigned long long)sum->steps.cpu,
+         (unsigned long long)sum->steps.device, o->device.device, o->arch, (unsigned long long)sum->steps.cpu,
          sum->on_cpu, (unsigned long long)sum->steps.constant_cases);
 }
 
@@ -685,12 +687,39 @@ static void choose_cases(const char *const *dirs, int n, const conform_options *
   free(all.v);
 }
 
+typedef struct device_answer {
+  const kva_device_choice *device;
+  kva_status status;
+  char arch[16];
+} device_answer;
+
+static int ask_device(void *user, kva_text *why) {
+  device_answer *a = user;
+  kva_target_options target = {0};
+  kva_diag *diag = kva_diag_create();
+  a->status = kva_cli_target(a->device, diag, &target);
+  snprintf(a->arch, sizeof a->arch, "%s", target.arch ? target.arch : "");
+  if (kva_diag_count(diag)) kva_text_add(why, "%s", kva_diag_message(diag, 0, NULL, NULL));
+  kva_diag_destroy(diag);
+  return 0;
+}
+
+/* In a child: a process that has used CUDA's driver cannot have children that do, as the cases are. */
+static kva_status find_device(conform_options *o, kva_diag *diag) {
+  char why[1024];
+  device_answer a = {.device = &o->device};
+  const kva_isolated job = {ask_device, &a, &a, sizeof a, o->seconds};
+  if (kva_isolate(&job, why, sizeof why) != 0) return kva_fail(diag, KVA_MISSING, NULL, "no device answers: %s", why);
+  snprintf(o->arch, sizeof o->arch, "%s", a.arch);
+  return a.status == KVA_OK ? KVA_OK : kva_fail(diag, a.status, NULL, "%s", why);
+}
+
 static int run_chosen(const char *const *dirs, int n, conform_options *o) {
   kva_diag *diag = kva_diag_create();
   kva_arena *arena = kva_arena_create();
   kva_map *expected = NULL;
   paths cases = {0};
-  kva_status status = kva_cli_target(&o->device, diag, &o->target);
+  kva_status status = find_device(o, diag);
   if (!status && o->output_dir) status = kva_folder_make(o->output_dir, 0777, diag);
   if (!status && o->expected) status = read_expected(o->expected, diag, arena, &expected);
   if (!status) choose_cases(dirs, n, o, &cases);
@@ -705,7 +734,7 @@ static int run_chosen(const char *const *dirs, int n, conform_options *o) {
 }
 
 static int run(int argc, char **argv) {
-  conform_options o = {.rtol = 1e-3, .atol = 1e-7, .seconds = 60, .target = {.opt_level = 1}};
+  conform_options o = {.rtol = 1e-3, .atol = 1e-7, .seconds = 60};
   const kva_option options[] = {
       {"--filter", NULL, "TEXT", KVA_OPTION_STRING, &o.filter, "only cases whose path contains TEXT"},
       {"--expected", NULL, "FILE", KVA_OPTION_STRING, &o.expected, "which cases do not pass; others are unexpected"},

@@ -20,6 +20,7 @@ static struct cu_context_object primary;
 static int retained, in_use; /* in_use: the one GPU that a process uses */
 static _Thread_local cu_context current;
 static bool initialised;
+static pid_t owner; /* that initialised it: its children cannot use what it has */
 static int violations;
 static kva_pool *pool;
 static uint64_t launches;
@@ -44,7 +45,7 @@ int fake_cuda_violations(void) {
 }
 
 cu_result fake_state(void) {
-  if (!initialised) return 3; /* CUDA_ERROR_NOT_INITIALIZED */
+  if (!initialised || getpid() != owner) return 3; /* CUDA_ERROR_NOT_INITIALIZED */
   if (current != &primary || !retained) return ERROR_INVALID_CONTEXT;
   return fake_failure();
 }
@@ -54,7 +55,8 @@ cu_result fake_state(void) {
 cu_result fake_cuInit(unsigned flags) {
   if (flags) return CU_ERROR_INVALID_VALUE;
   if (setting("FAKE_CUDA_DEVICES", 1) == 0) return CU_ERROR_NO_DEVICE;
-  initialised = true;
+  if (initialised && getpid() != owner) return 3; /* CUDA_ERROR_NOT_INITIALIZED */
+  initialised = true, owner = getpid();
   return CU_SUCCESS;
 }
 

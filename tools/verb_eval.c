@@ -34,6 +34,7 @@ typedef struct eval_options {
   kva_strings defines, data, files, shots_files;
   int64_t context, stride, limit, threads, seed, shots, answer_tokens, resamples;
   bool json;
+  kva_device_choice device;
   kva_pass_choice passes;
 } eval_options;
 
@@ -48,6 +49,7 @@ typedef struct evaluation {
   kva_scorer *scorer;
   kva_items items, examples;
   int64_t context;
+  kva_target_options target;
 } evaluation;
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -59,11 +61,9 @@ static int64_t trained_length(const kva_module *m) {
 }
 
 static kva_status compile(evaluation *e, kva_module *m, kva_pass_control *control) {
-  const kva_compile_options co = {.decode = true,
-                                  .target = {.opt_level = 2, .cache = kva_user_cache(e->arena, NULL)},
-                                  .passes = {.control = control}};
+  const kva_compile_options co = {.decode = true, .target = e->target, .passes = {.control = control}};
   const kva_session_options so = {.threads = (int)e->o->threads, .seed = (uint64_t)e->o->seed, .borrow_states = true};
-  KVA_TRY(kva_program_compile(m, &co, NULL, e->diag, &e->program));
+  KVA_TRY(kva_program_compile(m, &co, e->o->device.device, e->diag, &e->program));
   KVA_TRY(kva_program_session(e->program, &so, e->diag, &e->session));
   return kva_scorer_create(e->session->s, &e->language, e->diag, &e->scorer);
 }
@@ -226,6 +226,8 @@ static int evaluate(eval_options *o) {
   kva_status status = load_tokenizer(&e);
   if (status == KVA_OK) status = read_items(&e, &o->files, &e.items);
   if (status == KVA_OK) status = read_items(&e, &o->shots_files, &e.examples);
+  e.target = (kva_target_options){.opt_level = 2, .cache = kva_user_cache(e.arena, NULL)};
+  if (status == KVA_OK) status = kva_cli_target(&o->device, e.diag, &e.target);
   int code = status == KVA_OK ? kva_cli_load_from(&from, e.diag, &m) : kva_cli_fail(status, e.diag);
   if (code < 0) {
     status = prepare(&e, m, &o->passes.control);
@@ -280,6 +282,7 @@ static int run(int argc, char **argv) {
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of examples, resamples, and parameters without values (0)"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print a JSON object"},
+      KVA_DEVICE_OPTIONS(&o.device),
       KVA_PASS_OPTIONS(&o.passes),
   };
   int n, code = kva_cli_parse(&kva_verb_eval, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);

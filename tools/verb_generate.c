@@ -16,13 +16,15 @@ const kva_verb kva_verb_generate = {
     "Examples:\n"
     "  kvasir generate models/lm.kv -D vocab=257 --weights model.safetensors --prompt \"Once upon\" --temperature 0.8\n"
     "  kvasir generate model.onnx --tokenizer tokenizer.json --prompt \"The\" --tokens 40 --stop \".\"\n"
-    "  kvasir generate model.onnx --tokenizer tokenizer.json --prompts questions.txt --batch 8 --json",
+    "  kvasir generate model.onnx --tokenizer tokenizer.json --prompts questions.txt --batch 8 --json\n"
+    "  kvasir generate model.onnx --tokenizer tokenizer.json --prompt \"The\" --device cuda --stats",
     run};
 
 typedef struct generate_options {
   kva_strings defines;
   const char *weights, *tokenizer;
   kva_texts_options texts;
+  kva_device_choice device;
   kva_pass_choice passes;
 } generate_options;
 
@@ -33,6 +35,7 @@ typedef struct generation {
   kva_tokenizer *tokenizer;
   kva_texts *texts;
   kva_decoder *decoder;
+  kva_target_options target;
 } generation;
 
 static kva_status read_texts(generation *g) {
@@ -51,7 +54,8 @@ static kva_status make_decoder(generation *g, kva_module *m) {
   const kva_decoder_options options = {.slots = kva_texts_slots(g->texts),
                                        .threads = (int)o->texts.threads,
                                        .seed = (uint64_t)o->texts.seed,
-                                       .target = {.opt_level = 2, .cache = kva_user_cache(g->arena, NULL)},
+                                       .device = o->device.device,
+                                       .target = g->target,
                                        .control = (kva_pass_control *)&o->passes.control};
   return kva_decoder_create(m, g->tokenizer, &options, g->diag, &g->decoder);
 }
@@ -65,6 +69,8 @@ static int load_and_continue(generation *g, const char *path, generate_options *
                                .fixed = true};
   kva_module *m = NULL;
   kva_status status = read_texts(g);
+  g->target = (kva_target_options){.opt_level = 2, .cache = kva_user_cache(g->arena, NULL)};
+  if (status == KVA_OK) status = kva_cli_target(&o->device, g->diag, &g->target);
   int code = status == KVA_OK ? kva_cli_load_from(&from, g->diag, &m) : kva_cli_fail(status, g->diag);
   if (code >= 0) return code;
   status = make_decoder(g, m);
@@ -98,6 +104,7 @@ static int run(int argc, char **argv) {
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer, "a tokenizer.json (tokens are bytes)"},
       KVA_TEXTS_OPTIONS(&o.texts),
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
+      KVA_DEVICE_OPTIONS(&o.device),
       KVA_PASS_OPTIONS(&o.passes),
   };
   const char *path;

@@ -26,6 +26,7 @@ typedef struct serve_options {
   const char *weights, *tokenizer, *chat, *key_file;
   int64_t batch, prefixes, queue, threads, seed;
   kva_server_options server;
+  kva_device_choice device;
   kva_pass_choice passes;
 } serve_options;
 
@@ -38,6 +39,7 @@ typedef struct serving {
   kva_decoder *decoder;
   kva_engine *engine;
   kva_service *service;
+  kva_target_options target;
 } serving;
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
@@ -79,6 +81,8 @@ static kva_status settle(serving *s, const char *path) {
   else
     s->tokenizer = kva_tokenizer_bytes();
   find_chat(s);
+  s->target = (kva_target_options){.opt_level = 2, .cache = kva_user_cache(s->arena, NULL)};
+  KVA_TRY(kva_cli_target(&s->o->device, s->diag, &s->target));
   return find_key(s);
 }
 
@@ -99,7 +103,8 @@ static kva_status make_engine(serving *s, kva_module *m) {
   const kva_decoder_options compiled = {.slots = o->batch,
                                         .threads = (int)o->threads,
                                         .seed = (uint64_t)o->seed,
-                                        .target = {.opt_level = 2, .cache = kva_user_cache(s->arena, NULL)},
+                                        .device = o->device.device,
+                                        .target = s->target,
                                         .control = (kva_pass_control *)&o->passes.control};
   KVA_TRY(kva_decoder_create(m, s->tokenizer, &compiled, s->diag, &s->decoder));
   KVA_TRY(fit_context(s, kva_decoder_context(s->decoder)));
@@ -207,6 +212,7 @@ static int run(int argc, char **argv) {
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters without values (0)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
+      KVA_DEVICE_OPTIONS(&o.device),
       KVA_PASS_OPTIONS(&o.passes),
   };
   const char *path;

@@ -105,6 +105,21 @@ compare cpu cuda
 KVASIR_CUDA_GRAPHS=off train generated --device cuda --gemm generated --target sm_80
 compare cpu generated
 
+# Language models: caches stay on the device, and texts and losses are the CPU's.
+lm=(models/lm.kv -D vocab=257 -D d=32 -D heads=2 -D ffn=48)
+texts=(generate "${lm[@]}" --prompt "a text" --n 2 --tokens 8 --temperature 0.8)
+expect 0 "${texts[@]}"
+cp "$work/out" "$work/texts"
+expect 0 "${texts[@]}" --device cuda
+cmp "$work/out" "$work/texts" || fail "other texts on device cuda"
+head -c 150 README.md >"$work/text.txt"
+loss() { # loss ARGUMENTS...
+  expect 0 eval "${lm[@]}" --data "$work/text.txt" --json "$@"
+  grep -o '"loss": [0-9.]\{6\}' "$work/out"
+}
+[ "$(loss)" = "$(loss --device cuda)" ] || fail "another loss on device cuda"
+[ "$(loss --device cuda | wc -l)" -ge 1 ] || fail "no loss"
+
 # An executable with code for several GPUs takes what suits this one, and machine code before PTX.
 if command -v cc >/dev/null; then
   printf '%s\n' '#!/bin/sh' 'for a; do case $a in *.ptx) in=$a ;; esac; last=$a; done' \

@@ -25,7 +25,7 @@ static kva_status compile(kva_decoder *d, kva_module *m, const kva_decoder_optio
       .target = o->target,
       .passes = {.control = o->control, .sequences = o->slots < KVA_ENGINE_TOGETHER ? o->slots : KVA_ENGINE_TOGETHER}};
   const kva_session_options so = {.threads = o->threads, .seed = o->seed, .borrow_states = !o->own_states};
-  KVA_TRY(kva_program_compile(m, &co, NULL, diag, &d->program));
+  KVA_TRY(kva_program_compile(m, &co, o->device, diag, &d->program));
   return kva_program_session(d->program, &so, diag, &d->session);
 }
 

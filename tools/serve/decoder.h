@@ -8,10 +8,11 @@
 typedef struct kva_decoder kva_decoder;
 
 typedef struct kva_decoder_options {
-  int64_t slots;   /* texts at once */
-  int threads;     /* 0: all */
-  uint64_t seed;   /* of parameters without values */
-  bool own_states; /* values are written later: the session has them in memory of its own */
+  int64_t slots;      /* texts at once */
+  int threads;        /* 0: all */
+  uint64_t seed;      /* of parameters without values */
+  const char *device; /* that target is for; NULL: the CPU */
+  bool own_states;    /* values are written later: the session has them in memory of its own */
   kva_target_options target;
   kva_pass_control *control; /* NULL: the default */
 } kva_decoder_options;

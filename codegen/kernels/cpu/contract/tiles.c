@@ -36,11 +36,14 @@ enum {
   MAX_STEPS = 1024,        /* of a slice */
   MAX_WINDOW_PRODUCTS = 384,
   MAX_BLOCK_ROWS = 512,
-  MAX_ACROSS_ROWS = 288, /* where a is packed, too, and columns, so that slices are not short */
-  MAX_ACROSS_COLUMNS = 256,
+  MAX_AMX_ROWS = 288, /* where a is packed, too, and columns, so that slices are not short */
+  MAX_AMX_COLUMNS = 256,
+  ACROSS_STEPS = 240, /* of a slice where memory is contiguous along rows of a: parts of both factors fit half of L2 */
+  MAX_ACROSS_L2 = 2 << 20,
   MAX_PANELS = 16,
   MAX_PACKED = 1 << 16,       /* elements of b */
   MAX_ROWS_PACKED = 80 << 10, /* elements of a, and of a block between slices */
+  MAX_ACROSS_BLOCK = 144 << 10,
   MAX_UNROLLED_TAPS = 8,
   RUN = 16,        /* steps that are transposed together */
   SHORT_ROW = 512, /* columns */
@@ -61,6 +64,11 @@ static bool is_window(const kva_contraction *c) {
 
 static bool packs_a(const kva_contraction *c) {
   return c->across_rows || c->amx;
+}
+
+/* Vectors of a are packed as they lie in memory. */
+static bool is_across(const kva_contraction *c) {
+  return c->across_rows && !c->amx;
 }
 
 static kva_dim columns_of(const kva_contraction *c) {
@@ -137,6 +145,12 @@ int64_t kva_contract_block(const kva_contraction *c) {
   return suits ? c->factor_block : 0;
 }
 
+/* Elements of both factors that are packed for a slice, if those of a are. */
+static int64_t most_across(const kva_contraction *c) {
+  int64_t l2 = c->l->target->l2_bytes < MAX_ACROSS_L2 ? c->l->target->l2_bytes : MAX_ACROSS_L2;
+  return l2 / 2 / (kva_dtype_bits(c->type) / 8);
+}
+
 /* A packed panel takes at most a quarter of the L2 cache, and slices of the depth are equal. */
 static void choose_depth(const kva_contraction *c, const extents *n, kva_tiling *t) {
   int64_t fit = c->l->target->l2_bytes / 4 / (t->panel * kva_dtype_bits(c->type) / 8);
@@ -145,8 +159,9 @@ static void choose_depth(const kva_contraction *c, const extents *n, kva_tiling 
   t->depth = (fit < most ? fit : most) / (c->leads * c->taps);
   if (t->depth * step > MAX_PACKED) t->depth = MAX_PACKED / step;
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
-  if (packs_a(c) && t->depth * rows > MAX_ROWS_PACKED) t->depth = MAX_ROWS_PACKED / rows;
-  if (packs_a(c) && t->depth * columns > MAX_PACKED) t->depth = MAX_PACKED / columns;
+  if (c->amx && t->depth * rows > MAX_ROWS_PACKED) t->depth = MAX_ROWS_PACKED / rows;
+  if (c->amx && t->depth * columns > MAX_PACKED) t->depth = MAX_PACKED / columns;
+  if (is_across(c) && t->depth * (rows + columns) > most_across(c)) t->depth = most_across(c) / (rows + columns);
   if (t->depth < 1) t->depth = 1;
   if (n->depth) t->depth = kva_ceil_div(n->depth, kva_ceil_div(n->depth, t->depth));
   if (c->amx) t->depth = kva_round_up(t->depth, KVA_AMX_WORDS);
@@ -156,14 +171,15 @@ static void choose_depth(const kva_contraction *c, const extents *n, kva_tiling 
 /* Panels that are packed one by one read b in short pieces of its rows, each in another page of memory. */
 static bool packs_together(const kva_contraction *c, const kva_tiling *t) {
   bool plain = !is_window(c) && !c->along_depth && kva_expr_is(c->lines, 1) && !c->factor_block && !c->panel;
-  return plain && t->panels > 1 && t->panels * t->panel * t->depth <= MAX_PACKED;
+  return plain && t->panels > 1 && (is_across(c) || t->panels * t->panel * t->depth <= MAX_PACKED);
 }
 
 /* The block between slices fits, and packed rows of a. */
 static bool item_fits(const kva_contraction *c, const kva_tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
-  if (packs_a(c) && (rows > MAX_ACROSS_ROWS || columns > MAX_ACROSS_COLUMNS)) return false;
-  return rows <= MAX_BLOCK_ROWS && rows * columns <= MAX_ROWS_PACKED;
+  if (c->amx && (rows > MAX_AMX_ROWS || columns > MAX_AMX_COLUMNS)) return false;
+  if (is_across(c) && (rows + columns) * ACROSS_STEPS > most_across(c)) return false;
+  return rows <= MAX_BLOCK_ROWS && rows * columns <= (is_across(c) ? MAX_ACROSS_BLOCK : MAX_ROWS_PACKED);
 }
 
 /* Cycles that a vector of a matrix of so many elements takes to pack. */
@@ -192,13 +208,16 @@ static double overhead(const kva_contraction *c, const extents *n, const kva_til
 static void choose_item(const kva_contraction *c, const extents *n, kva_tiling *t) {
   bool known = n->rows && n->columns && n->depth && n->batch;
   int64_t tiles = n->rows ? kva_ceil_div(n->rows, t->tile_rows) : MAX_BLOCK_ROWS;
+  int64_t panels = kva_ceil_div(n->columns, t->panel);
   double least = INFINITY;
   kva_tiling best = *t;
   best.panels = 1, best.tiles = 1;
   for (int64_t most = tiles < MAX_BLOCK_ROWS ? tiles : MAX_BLOCK_ROWS; most >= 1; most--) {
     t->tiles = kva_ceil_div(tiles, kva_ceil_div(tiles, most)); /* blocks are nearly equal */
-    for (t->panels = 1; t->panels <= MAX_PANELS && item_fits(c, t); t->panels *= 2) {
-      if (t->panels > 1 && (!known || is_window(c) || c->any || (t->panels - 1) * t->panel >= n->columns)) break;
+    for (int64_t p = 1; p <= MAX_PANELS; p *= 2) {
+      if (p > 1 && (!known || is_window(c) || c->any || (p - 1) * t->panel >= n->columns)) break;
+      t->panels = known ? kva_ceil_div(panels, kva_ceil_div(panels, p)) : p;
+      if (!item_fits(c, t)) break;
       double cost = known ? overhead(c, n, t) : 1 / (double)t->tiles;
       if (cost < least) least = cost, best = *t;
     }

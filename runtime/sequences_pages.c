@@ -52,8 +52,8 @@ static kva_status clear_zeros(kva_page_pool *pool, size_t bytes) {
 }
 
 static kva_status allocate_on_device(kva_page_pool *pool, int32_t n_pages, kva_diag *diag) {
-  size_t largest;
-  int64_t bytes, *offsets = calloc((size_t)pool->n_tensors + 1, sizeof *offsets);
+  size_t largest = 0;
+  int64_t bytes = 0, *offsets = calloc((size_t)pool->n_tensors + 1, sizeof *offsets);
   kva_status status = offsets && place_on_device(pool, offsets, &bytes, &largest) ? KVA_OK : KVA_NO_MEMORY;
   if (status == KVA_OK) status = kva_resident_allocate(pool->session, bytes, &pool->block);
   for (int32_t i = 0; status == KVA_OK && i < pool->n_tensors; i++)

@@ -1,4 +1,4 @@
-/* What a register tile of a contraction costs on a CPU, for tiles.c and channels.c. */
+/* What a register tile of a contraction costs on a CPU, for tiling.c and channels.c. */
 #include "codegen/kernels/cpu/contract/contract.h"
 
 #include <math.h>

@@ -11,6 +11,20 @@ typedef struct kva_tiling {
   int64_t depth;            /* steps of a slice */
 } kva_tiling;
 
+/* ---- tiling.c ---------------------------------------------------------------------------------------------------- */
+
+kva_tiling kva_tiling_choose(const kva_contraction *c);
+/* Columns of the result, over lines. */
+kva_dim kva_tiling_columns(const kva_contraction *c);
+/* Positions of a segment beyond its panel, and phases of a step. */
+int64_t kva_tiling_reach(const kva_contraction *c);
+int64_t kva_tiling_phases(const kva_contraction *c);
+/* Whether rows of a are packed, too; whether all panels of an item are before the first is multiplied. */
+bool kva_tiling_packs_a(const kva_contraction *c);
+bool kva_tiling_packs_together(const kva_contraction *c, const kva_tiling *t);
+
+/* ---- tiles.c ----------------------------------------------------------------------------------------------------- */
+
 /* State of an item while its code is made. */
 typedef struct kva_tile {
   const kva_contraction *c;

@@ -72,14 +72,22 @@ kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *b
   return f;
 }
 
+static const kva_expr *first_position(const kva_query_tile *s) {
+  return plus(s, kva_query_tile_place(s, s->h, s->first).t, s->a.offset);
+}
+
+const kva_expr *kva_query_tile_keys_end(const kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  if (!s->a.attrs.causal && s->a.attrs.window <= 0) return s->far_extent;
+  return kva_expr_min(c, s->far_extent, kva_expr_addi(c, first_position(s), s->grouped ? 1 : s->width));
+}
+
 kva_far_loop kva_query_tile_keys_begin(const kva_query_tile *s) {
   kva_expr_ctx *c = s->kb->exprs;
-  const kva_attention_attrs *a = &s->a.attrs;
-  const kva_expr *position = plus(s, kva_query_tile_place(s, s->h, s->first).t, s->a.offset);
-  const kva_expr *begin = num(s, 0), *end = s->far_extent;
-  if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->grouped ? 1 : s->width));
-  if (a->window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, position, 1 - a->window));
-  return kva_query_tile_far_begin(s, begin, end);
+  int64_t window = s->a.attrs.window;
+  const kva_expr *begin = num(s, 0);
+  if (window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, first_position(s), 1 - window));
+  return kva_query_tile_far_begin(s, begin, kva_query_tile_keys_end(s));
 }
 
 /* Pages are whole blocks (attention.c). A block that begins inside of the table has a page; numbers of pages are data

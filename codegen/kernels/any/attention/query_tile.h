@@ -53,7 +53,8 @@ typedef struct kva_far_loop {
   const kva_expr *first; /* position of the block */
 } kva_far_loop;
 kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end);
-/* The one over the keys that some query of the tile may see. */
+/* The one over the keys that some query of the tile may see, and where these end. */
+const kva_expr *kva_query_tile_keys_end(const kva_query_tile *s);
 kva_far_loop kva_query_tile_keys_begin(const kva_query_tile *s);
 
 /* Looks up the page of the block of keys at position `far`. */

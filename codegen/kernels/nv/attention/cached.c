@@ -187,13 +187,6 @@ static void finish(const cached *o, state end) {
   kva_k_if_end(kb, some);
 }
 
-/* The end of the keys that the loop reads: see kva_query_tile_keys_begin. */
-static const kva_expr *end_of_keys(const cached *o) {
-  const kva_query_tile *s = &o->s;
-  if (!s->a.attrs.causal && s->a.attrs.window <= 0) return s->far_extent;
-  return kva_expr_min(s->kb->exprs, s->far_extent, kva_expr_addi(s->kb->exprs, plus(o, s->first, s->a.offset), 1));
-}
-
 void kva_nv_cached_emit(kva_lower *l, const kva_node *n) {
   cached o;
   kva_kloop *grid, *threads;
@@ -201,7 +194,7 @@ void kva_nv_cached_emit(kva_lower *l, const kva_node *n) {
   kva_kb *kb = l->kb;
   kva_kval zero = kva_query_tile_const(&o.s, 0);
   load_query(&o);
-  o.end = end_of_keys(&o);
+  o.end = kva_query_tile_keys_end(&o.s);
   const kva_expr *channel = kva_expr_mod(kb->exprs, o.thread, num(&o, o.width));
   channel = kva_expr_min(kb->exprs, channel, num(&o, o.s.a.D_v - 1));
   kva_far_loop keys = kva_query_tile_keys_begin(&o.s);

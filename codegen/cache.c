@@ -130,7 +130,7 @@ void kva_cache_add(const kva_cache *c, const kva_cache_key *key, kva_file_part c
             .code_sum = kva_hash(0, code.data, code.size)};
   memcpy(h.magic, magic, sizeof magic);
   const kva_file_part parts[] = {{&h, sizeof h}, key->parts[0], key->parts[1], code};
-  if (kva_file_write_parts(path, 4, parts, NULL) == KVA_OK) evict(c);
+  if (kva_file_write_parts(path, 4, parts, NULL) == KVA_OK && c->max_bytes) evict(c);
   free(path);
 }
 

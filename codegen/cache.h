@@ -11,7 +11,7 @@
 
 typedef struct kva_cache {
   const char *folder; /* created when the first entry is added */
-  int64_t max_bytes;  /* of all entries; beyond it the least recently used ones are removed */
+  int64_t max_bytes;  /* of all entries; beyond it the least recently used ones are removed; 0: no limit */
 } kva_cache;
 
 /* Everything that the code depends on, in two parts. */

@@ -3,6 +3,7 @@
 #ifndef KVA_TESTS_CODEGEN_DECODE_H
 #define KVA_TESTS_CODEGEN_DECODE_H
 
+#include "tests/support/target.h"
 #include "runtime/sequences.h"
 #include "tools/driver/driver.h"
 
@@ -52,7 +53,7 @@ static inline void start_session(model *m, int threads) {
 static inline model compile(kva_module *module, kva_diag *diag) {
   model m = {.diag = diag};
   const kva_compile_options options = {
-      .decode = true, .passes = {.sequences = steps_of}, .target = {.opt_level = timed() ? 2 : 1, .arch = chosen_arch}};
+      .decode = true, .passes = {.sequences = steps_of}, .target = test_target(timed() ? 2 : 1, chosen_arch)};
   must(&m, kva_compile(module, &options, diag, &m.compiled));
   start_session(&m, 1);
   return m;

@@ -1,6 +1,7 @@
 /* Products of tiles in registers (ir/dialect_amx.h), where this machine has them, against the reference: every layout
  * of factors, edges of rows and columns, several slices of the depth, batches, unknown rows, epilogues. */
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -58,7 +59,8 @@ static void check(const char *text) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = load(text, diag);
   kva_compiled *c;
-  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){.target = test_target(0, NULL)}, diag, &c),
+                   KVA_OK);
   for (size_t i = 0; i < (strchr(text, 'M') ? sizeof sizes / sizeof *sizes : 1); i++) {
     evaluated expected = evaluate_reference(m, m->functions.data[0], sizes[i]);
     evaluated found = evaluate_compiled(c, c->module->functions.data[0], sizes[i]);

@@ -1,6 +1,7 @@
 /* Casts round inside fused kernels as the reference rounds, to the bit, on the CPU and on the simulated GPU; those that
  * mixed precision may keep wide do not. */
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static kva_module *load(const char *text, kva_diag *diag) {
 
 static evaluated run(const char *text, const char *arch, kva_diag *diag) {
   kva_compiled *c;
-  const kva_compile_options options = {.target.arch = arch};
+  const kva_compile_options options = {.target = test_target(0, arch)};
   assert_int_equal(kva_compile(load(text, diag), &options, diag, &c), KVA_OK);
   assert_int_equal(c->plans[0]->steps.len, 1); /* one kernel, so that no store rounds in between */
   evaluated found = evaluate_compiled(c, c->module->functions.data[0], NULL);

@@ -1,4 +1,5 @@
 /* Models whose views, concatenations and gathers compose: equal to the reference, in kernels of bounded size. */
+#include "tests/support/target.h"
 #include "frontend/frontend.h"
 #include "passes/passes.h"
 #include "tools/verify/compiled.h"
@@ -74,7 +75,8 @@ static void check(kva_module *m, const char *what) {
   assert_int_equal(kva_prepare(m, &(kva_pass_options){0}), KVA_OK);
   uint32_t largest = largest_kernel(f);
   if (largest > MAX_INSTRUCTIONS) fail_msg("%s: a kernel of %u instructions", what, largest);
-  kva_status status = kva_run_compiled(NULL, m, f, inputs, got, m->diag);
+  kva_target_options target = test_target(2, NULL);
+  kva_status status = kva_run_compiled(&target, m, f, inputs, got, m->diag);
   alarm(0);
   kva_diag_print(m->diag, stderr);
   assert_int_equal(status, KVA_OK);

@@ -2,6 +2,7 @@
 #include "codegen/codegen.h"
 #include "ops/ids.h"
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -81,7 +82,8 @@ static void check_program(const char *text) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = load(text, diag);
   kva_compiled *c;
-  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){.target = test_target(0, NULL)}, diag, &c),
+                   KVA_OK);
   check_choice(c, text);
   evaluated found = evaluate_compiled(c, c->module->functions.data[0], sizes);
   evaluated expected = evaluate_reference(m, m->functions.data[0], sizes);

@@ -1,6 +1,7 @@
 /* if, loop and bind, compiled: plan, artefact and runtime together give what the reference gives, for data that take
  * both branches and other sizes every time, on the CPU and on the simulator. */
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <stdlib.h>
 #include <setjmp.h>
@@ -185,7 +186,7 @@ static void check(const control_case *c, const char *arch, const char *device) {
   kva_diag *diag = kva_diag_create();
   kva_compiled *compiled;
   kva_session *s = NULL;
-  const kva_compile_options options = {.target = {.arch = arch, .opt_level = 1},
+  const kva_compile_options options = {.target = test_target(1, arch),
                                        .passes = {.control = &(kva_pass_control){.verify_each = true}}};
   kva_status status = kva_compile(load(c, diag), &options, diag, &compiled);
   if (status == KVA_OK) {

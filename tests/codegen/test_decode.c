@@ -1,5 +1,6 @@
 /* Sequences against one run over whole ones, bit by bit: models of all kinds, chunks of every size, several sequences
  * with different numbers of rows a step, forks, rows that are taken back, one and two threads. */
+#include "tests/support/target.h"
 #include "tests/codegen/decode.h"
 
 #include <unistd.h>
@@ -300,7 +301,7 @@ static hand load_hand(model *m, const char *const *sizes) {
     list[options.n_defines] = (kva_define){sizes[2 * options.n_defines], sizes[2 * options.n_defines + 1]};
   kva_module *module = NULL;
   must(m, kva_load_model("tests/data/decode_by_hand.kv", &options, m->diag, &module));
-  const kva_compile_options how = {.target = {.opt_level = timed() ? 2 : 1}};
+  const kva_compile_options how = {.target = test_target(timed() ? 2 : 1, NULL)};
   must(m, kva_compile(module, &how, m->diag, &h.compiled));
   const kva_session_options single = {.threads = 1, .seed = 3};
   must(m, kva_session_create(h.compiled->artifact, &single, m->diag, &h.session));

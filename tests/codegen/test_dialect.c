@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "runtime/ptxsim/ptxsim.h"
 #include "tests/support/assembler.h"
+#include "tests/support/target.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -27,7 +28,8 @@ static program compile(const char *text, const char *arch) {
   program p = {.arena = kva_arena_create(), .diag = kva_diag_create()};
   kva_kernel *k = kva_kernel_parse(p.arena, kva_expr_ctx_create(p.arena), text, "kernel", p.diag);
   check(&p, k);
-  check(&p, kva_codegen_create(&(kva_target_options){.arch = arch, .opt_level = 2}, p.diag, &p.cg) == KVA_OK);
+  const kva_target_options target = test_target(2, arch);
+  check(&p, kva_codegen_create(&target, p.diag, &p.cg) == KVA_OK);
   kva_codegen_schedule(k, kva_codegen_target(p.cg));
   const kva_expr *const *symbols;
   uint32_t n = kva_codegen_symbols(k, p.arena, &symbols);

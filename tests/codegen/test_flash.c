@@ -1,6 +1,6 @@
 /* Attention on tensor cores: values against the reference for the sizes that its tiles must get right (several steps,
  * ragged edges, every width of a head), resources, and what it moves. KVA_TEST_CASE picks an operator. */
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tests/support/part.h"
 #include "tools/verify/simulated.h"
 #include "ops/ids.h"
@@ -96,7 +96,7 @@ static const kva_case cases[] = {
 static void check_case(const kva_case *c, kva_dtype dtype, const char *arch) {
   const char *only = getenv("KVA_TEST_CASE");
   if (only && strcmp(only, kva_ops.ops[c->op]->name)) return;
-  kva_ptx_run run = {.arch = arch};
+  kva_ptx_run run = {.cache = test_cache(), .arch = arch};
   kva_check check = {0};
   bool ok = kva_case_check(c, dtype, kva_run_ptx, &run, &check);
   if (!ok) print_error("%s", check.message.data);
@@ -133,7 +133,7 @@ static void test_little_shared_memory(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (!in_part(i) || (sanitized() && i % 5)) continue; /* one of each GPU: only the sizes of steps are others */
     check_case(&cases[i], KVA_BF16, archs[i % 3]);
-    kva_ptx_run run = {.arch = archs[i % 3]};
+    kva_ptx_run run = {.cache = test_cache(), .arch = archs[i % 3]};
     kva_check check = {0};
     bool ok = kva_case_check(&cases[i], KVA_F32, kva_run_ptx, &run, &check);
     if (!ok) print_error("case %zu: %s", i, check.message.data);
@@ -210,7 +210,7 @@ static const kva_case warpgroups[] = {
 static void run_warpgroups(kva_dtype dtype, bool lazy, uint32_t seed) {
   for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
     if (!in_part(i)) continue;
-    kva_ptx_run run = {.arch = "sm_90a", .lazy = lazy, .launches = seed};
+    kva_ptx_run run = {.cache = test_cache(), .arch = "sm_90a", .lazy = lazy, .launches = seed};
     kva_check check = {0};
     bool ok = kva_case_check(&warpgroups[i], dtype, kva_run_ptx, &run, &check);
     if (!ok) print_error("case %zu: %s", i, check.message.data);
@@ -235,7 +235,7 @@ static void test_warpgroups(void **state) {
 static void test_stores(void **state) {
   (void)state;
   kva_case c = ATTENTION("causal=1", SELF("256", "128"));
-  kva_ptx_run run = {.arch = "sm_90a"};
+  kva_ptx_run run = {.cache = test_cache(), .arch = "sm_90a"};
   kva_check check = {0};
   assert_true(kva_case_check(&c, KVA_BF16, kva_run_ptx, &run, &check));
   kva_text_free(&check.message);

@@ -1,5 +1,6 @@
 /* What is fused around matrix products of blocks of threads: producers that are not 0 where the factor ends (cos is 1),
  * epilogues that read, transpose and reshape; by every engine, against the reference. */
+#include "tests/support/target.h"
 #include "passes/passes.h"
 #include "ops/ids.h"
 #include "tools/verify/simulated.h"
@@ -61,7 +62,7 @@ static kva_ptx_run check(model *t, int64_t symbol, const char *arch, bool lazy) 
   const kva_ref_tensor *const *inputs = (const kva_ref_tensor *const *)in;
   assert_int_equal(kva_module_verify(t->m), KVA_OK);
   assert_int_equal(kva_ref_run(t->m, t->f, inputs, want, NULL, NULL, NULL, NULL, t->diag), KVA_OK);
-  kva_ptx_run run = {.arch = arch, .lazy = lazy};
+  kva_ptx_run run = {.cache = test_cache(), .arch = arch, .lazy = lazy};
   kva_status status = kva_run_ptx(&run, t->m, t->f, inputs, got, t->diag);
   kva_diag_print(t->diag, stderr);
   assert_int_equal(status, KVA_OK);

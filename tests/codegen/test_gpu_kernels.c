@@ -3,7 +3,7 @@
 #include "codegen/codegen.h"
 #include "ops/ids.h"
 #include "tests/support/assembler.h"
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tools/verify/cases.h"
 
 #include <setjmp.h>
@@ -87,8 +87,9 @@ static void check_one(const named *n) {
   kva_diag *diag = kva_diag_create();
   kva_arena *arena = kva_arena_create();
   kva_codegen *cg;
+  const kva_target_options target = test_target(2, n->arch);
   assert_int_equal(kva_case_build_graph(&c, n->dtype, &built), KVA_OK);
-  assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = n->arch}, diag, &cg), KVA_OK);
+  assert_int_equal(kva_codegen_create(&target, diag, &cg), KVA_OK);
   kva_kernel *k = kva_codegen_lower(arena, built.f->graph->first, kva_codegen_target(cg));
   assert_non_null(k);
   kva_codegen_schedule(k, kva_codegen_target(cg));

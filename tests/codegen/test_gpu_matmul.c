@@ -1,6 +1,6 @@
 /* Matrix products of blocks of threads: shapes that reach every edge of the tiles, with copies that land early and
  * late; shared memory without conflicts, global memory in whole sectors. */
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tools/verify/simulated.h"
 #include "ops/ids.h"
 
@@ -57,7 +57,7 @@ static void test_windows(void **state) {
   static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16};
   for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
     for (size_t t = 0; t < (sanitized() ? 2 : sizeof types / sizeof *types); t++) {
-      kva_ptx_run run = {.arch = t == 1 ? "sm_90a" : "sm_80", .lazy = t != 0};
+      kva_ptx_run run = {.cache = test_cache(), .arch = t == 1 ? "sm_90a" : "sm_80", .lazy = t != 0};
       run_case(&windows[i], types[t], &run);
     }
   }
@@ -91,7 +91,7 @@ static void test_to_float(void **state) {
 
 static void run_shapes(kva_dtype dtype, bool lazy) {
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    kva_ptx_run run = {.arch = "sm_80", .lazy = lazy};
+    kva_ptx_run run = {.cache = test_cache(), .arch = "sm_80", .lazy = lazy};
     run_case(&shapes[i], dtype, &run);
   }
 }
@@ -131,7 +131,7 @@ static const kva_case warpgroups[] = {
 
 static void run_warpgroups(kva_dtype dtype, bool lazy) {
   for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
-    kva_ptx_run run = {.arch = "sm_90a", .lazy = lazy};
+    kva_ptx_run run = {.cache = test_cache(), .arch = "sm_90a", .lazy = lazy};
     run_case(&warpgroups[i], dtype, &run);
     assert_true(run.maps == 2);
   }
@@ -171,7 +171,7 @@ static void test_traffic(void **state) {
   for (size_t i = 0; i < sizeof traffics / sizeof *traffics; i++) {
     const traffic *t = &traffics[i];
     kva_case c = {.op = KVA_OP_matmul, .attrs = t->attrs, .in = {{t->a}, {t->b}}};
-    kva_ptx_run run = {.arch = "sm_80"};
+    kva_ptx_run run = {.cache = test_cache(), .arch = "sm_80"};
     run_case(&c, t->dtype, &run);
     const kva_ptx_counters *n = &run.counters;
     double degree = (double)n->shared_wavefronts / (double)n->shared_wavefronts_ideal;

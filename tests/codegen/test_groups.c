@@ -1,4 +1,5 @@
 /* Fused groups against the reference: what the fusion pass makes of rows and chains, and epilogues behind a product. */
+#include "tests/support/target.h"
 #include "passes/passes.h"
 #include "ops/ids.h"
 #include "tests/ops/fixture.h"
@@ -47,7 +48,8 @@ static void check(fx_graph *t, int64_t symbol, pass_function change) {
   assert_int_equal(kva_ref_run(t->m, t->f, inputs, want, NULL, NULL, NULL, NULL, t->diag), KVA_OK);
   bool changed = false;
   if (change) assert_int_equal(change(t->m, &(kva_pass_options){0}, &changed), KVA_OK);
-  kva_status status = kva_run_compiled(NULL, t->m, t->f, inputs, got, t->diag);
+  kva_target_options target = test_target(2, NULL);
+  kva_status status = kva_run_compiled(&target, t->m, t->f, inputs, got, t->diag);
   kva_diag_print(t->diag, stderr);
   assert_int_equal(status, KVA_OK);
   for (uint32_t i = 0; i < n_out; i++) compare(want[i], got[i], kva_graph_output(t->f->graph, i)->name);

@@ -1,6 +1,6 @@
 /* Every synchronising instruction of attention's kernels (codegen/kernels/nv/attention) is needed: several steps over
  * the far positions, with and without causality, ragged ends, heads of 64 and of 128. tests/support/ptx_mutate.h */
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tests/support/ptx_mutate.h"
 #include "ops/ids.h"
 

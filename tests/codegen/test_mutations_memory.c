@@ -1,7 +1,7 @@
 /* Every synchronising instruction of kernels bound by memory is needed: rows by warps and by blocks, columns, squares
  * of transpositions, carries of several results, loops over what is read and written, sorted indices.
  * tests/support/ptx_mutate.h */
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tests/support/ptx_mutate.h"
 #include "ops/ids.h"
 

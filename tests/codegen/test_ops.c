@@ -1,7 +1,7 @@
 /* Compiled code against the reference, for every operator in every dtype: on the host's vectors and on 256-bit ones.
  * Gradients: tests/ops/test_ref_cases.c; all at once: kvasir ops --verify. */
 #include "codegen/codegen.h"
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tests/support/part.h"
 #include "tools/verify/verify.h"
 
@@ -43,7 +43,7 @@ static void check(kva_verify_options options, bool complete, uint32_t run) {
 
 static void test_host(void **state) {
   (void)state;
-  kva_target_options target = {.opt_level = opt_level(2)};
+  kva_target_options target = test_target(2, NULL);
   const uint32_t every = sanitized() ? 3 : 0; /* the compiler runs the same lines for most of an operator's cases */
   check((kva_verify_options){.run_user = &target, .n_random = 2, .every = every, .no_gradients = true}, true, 0);
 }
@@ -54,7 +54,8 @@ static void test_avx2(void **state) {
     print_message("SKIP: sanitizers see the same code for every width of vectors\n");
     skip();
   }
-  kva_target_options target = {.cpu = "x86-64-v3", .opt_level = opt_level(2)};
+  kva_target_options target = test_target(2, NULL);
+  target.cpu = "x86-64-v3";
   check((kva_verify_options){.run_user = &target, .no_gradients = true}, false, 1);
 }
 

@@ -1,6 +1,7 @@
 /* Whole programs, compiled for the CPU and a simulated GPU and run against the reference: those that were once compiled
  * wrongly. */
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -84,7 +85,8 @@ static void check_program(const program *p, const char *arch) {
   kva_module *m = load(p, diag);
   evaluated expected = evaluate_reference(m, m->functions.data[0], NULL);
   kva_compiled *c;
-  assert_int_equal(kva_compile(load(p, diag), &(kva_compile_options){.target.arch = arch}, diag, &c), KVA_OK);
+  const kva_compile_options options = {.target = test_target(0, arch)};
+  assert_int_equal(kva_compile(load(p, diag), &options, diag, &c), KVA_OK);
   evaluated found = evaluate_compiled(c, c->module->functions.data[0], NULL);
   assert_true(evaluated_equal(p->name, m, &expected, &found, 1e-9));
   evaluated_free(&expected);

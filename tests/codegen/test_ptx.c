@@ -2,7 +2,7 @@
  * reference; ptxas, where there is one, assembles it; schedules are what they should be. KVA_TEST_CASE=name picks an
  * operator. */
 #include "tests/support/assembler.h"
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tests/support/part.h"
 #include "tests/support/schedule.h"
 #include "ops/ids.h"
@@ -69,7 +69,7 @@ static void finish(const char *what, const kva_ptx_run *run, const tally *t) {
 
 static void test_listed(void **state) {
   (void)state;
-  kva_ptx_run run = {0};
+  kva_ptx_run run = {.cache = test_cache()};
   tally t = {0};
   run_listed(&kva_cases_core, &run, &t);
   run_listed(&kva_cases_nn, &run, &t);
@@ -78,7 +78,7 @@ static void test_listed(void **state) {
 
 static void test_random(void **state) {
   (void)state;
-  kva_ptx_run run = {0};
+  kva_ptx_run run = {.cache = test_cache()};
   tally t = {0};
   for (int op = 0; op < KVA_OP_COUNT; op++) {
     kva_dtype_set set = kva_case_op_dtypes((kva_op_id)op);
@@ -100,7 +100,7 @@ static void test_wrong_keys(void **state) {
       .in = {{"300,8"}, {"300", 0, 19, KVA_I64}, {"1,512", -5e3, 2e4, KVA_I32}, {"1,21", -600, 600, KVA_I32}}};
   kva_case_built built;
   kva_ref_tensor *out[1];
-  kva_ptx_run run = {.arch = "sm_80"};
+  kva_ptx_run run = {.cache = test_cache(), .arch = "sm_80"};
   assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
   kva_status status = kva_run_ptx(&run, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, out, built.diag);
   if (status != KVA_OK) kva_diag_print(built.diag, stderr);
@@ -172,7 +172,7 @@ static const kva_case large[] = {
 static void test_large(void **state) {
   (void)state;
   static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16, KVA_F64};
-  kva_ptx_run run = {0};
+  kva_ptx_run run = {.cache = test_cache()};
   tally t = {0};
   for (size_t c = 0; c < sizeof large / sizeof *large; c++)
     for (size_t i = 0; in_part(c) && i < sizeof types / sizeof *types; i++) run_typed(&large[c], types[i], &run, &t);
@@ -559,7 +559,7 @@ static void test_vectors(void **state) {
   static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F64};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-      kva_ptx_run run = {.arch = "sm_80"};
+      kva_ptx_run run = {.cache = test_cache(), .arch = "sm_80"};
       tally t = {0};
       run_case(&cases[c], types[i], &run, &t);
       assert_int_equal(t.passed, 1);
@@ -578,7 +578,7 @@ static void test_in_place(void **state) {
                                    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=9,C=100"}}},
                                    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=9,C=1000"}}},
                                    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,5000"}}}};
-  kva_ptx_run run = {.arch = "sm_80", .in_place = true};
+  kva_ptx_run run = {.cache = test_cache(), .arch = "sm_80", .in_place = true};
   tally t = {0};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) run_case(&cases[c], KVA_F32, &run, &t);
   assert_int_equal(t.passed, sizeof cases / sizeof *cases);

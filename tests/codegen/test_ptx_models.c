@@ -2,6 +2,7 @@
  * leaves what the reference leaves in outputs and states. */
 #include "runtime/ptxsim/ptxsim.h"
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -177,7 +178,8 @@ static evaluated results(const program *p) {
 static evaluated evaluate_ptx(kva_module *m, kva_function *f, const char *arch, uint32_t runs, kva_diag *diag) {
   program p = {.m = m, .diag = diag, .arena = kva_arena_create(), .memory = kva_ptx_memory_create()};
   require(&p, kva_plan(m, f, p.arena, &p.plan), "plan");
-  require(&p, kva_codegen_create(&(kva_target_options){.arch = arch}, diag, &p.cg), "target");
+  const kva_target_options target = test_target(2, arch);
+  require(&p, kva_codegen_create(&target, diag, &p.cg), "target");
   create_buffers(&p);
   compile(&p);
   for (uint32_t i = 0; i < runs; i++) run(&p);

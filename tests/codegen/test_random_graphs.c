@@ -9,7 +9,7 @@
  *
  * None may be wrong, and at most 5 % of the third kind refused. */
 #include "tests/support/graph_check.h"
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tools/driver/isolate.h"
 #include "ops/ids.h"
 
@@ -50,7 +50,7 @@ static graph_setting setting_of(uint64_t seed) {
   s.graph.wide = a.v[2] % 4 != 0;
   s.graph.states = a.v[2] / 4 % 4 == 0;
   s.graph.control = a.v[2] / 16 % 4 == 0 && (s.graph.dtype == KVA_F32 || s.graph.dtype == KVA_F64);
-  s.target = (kva_target_options){.opt_level = opt_level(1)};
+  s.target = test_target(1, NULL);
   return s;
 }
 

@@ -6,7 +6,7 @@
 #include "frontend/frontend.h"
 #include "ops/ids.h"
 #include "passes/passes.h"
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tests/support/part.h"
 #include "tools/verify/simulated.h"
 
@@ -408,7 +408,7 @@ static measured measure(const traffic_case *c, const char *type, const char *arc
     in[i] = values_for(f->graph->inputs.data[i]->type, c->rows, i + 1, integers_of(c, i));
   run_reference(c, in, want, diag);
   require(diag, kva_prepare(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}), c->name);
-  kva_ptx_run run = {.arch = arch, .alias_views = true};
+  kva_ptx_run run = {.cache = test_cache(), .arch = arch, .alias_views = true};
   require(diag, kva_run_ptx(&run, m, f, (const kva_ref_tensor *const *)in, got, diag), c->name);
   double tolerance = strcmp(type, "float") ? 2e-2 : 2e-5;
   for (uint32_t i = 0; i < n_out; i++) compare(c->name, want[i], got[i], tolerance);
@@ -495,7 +495,8 @@ static void check_model(kva_dtype compute, const char *arch, const char *separat
   uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
   assert_in_range(n_in + n_out, 1, MAX_INPUTS);
   for (uint32_t i = 0; i < n_in; i++) in[i] = values_for(f->graph->inputs.data[i]->type, 0, i + 1, SPREAD);
-  kva_ptx_run run = {.arch = arch, .alias_views = true, .skips = is_product, .visit = check_step};
+  kva_ptx_run run = {
+      .cache = test_cache(), .arch = arch, .alias_views = true, .skips = is_product, .visit = check_step};
   model_traffic t = {.run = &run, .arch = arch};
   run.visitor = &t;
   require(diag, kva_run_ptx(&run, m, f, (const kva_ref_tensor *const *)in, out, diag), "run");

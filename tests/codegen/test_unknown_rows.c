@@ -1,6 +1,7 @@
 /* Products whose number of rows is known at run time alone: few rows and many take different loops, and a row has the
  * same bits in both. */
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -86,7 +87,8 @@ static void check_known_rows(const char *text, char rows, const evaluated *many)
   for (char *at = known; (at = strchr(at, 'M')) != NULL;) *at = rows;
   kva_diag *diag = kva_diag_create();
   kva_compiled *c;
-  assert_int_equal(kva_compile(load(known, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  assert_int_equal(kva_compile(load(known, diag), &(kva_compile_options){.target = test_target(0, NULL)}, diag, &c),
+                   KVA_OK);
   evaluated few = evaluate_compiled(c, c->module->functions.data[0], (const eval_size[]){{NULL, 0}});
   check_prefix(&few, many);
   evaluated_free(&few);
@@ -98,7 +100,8 @@ static void check_program(const char *text) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = load(text, diag);
   kva_compiled *c;
-  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){.target = test_target(0, NULL)}, diag, &c),
+                   KVA_OK);
   evaluated many = run(c, MANY);
   for (int64_t rows = 0; rows < 11; rows++) {
     evaluated few = run(c, rows);

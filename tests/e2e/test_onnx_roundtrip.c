@@ -7,7 +7,7 @@
  *
  * What `kvasir export --decode` writes, imported again, gives every row the bits of one run, however the rows are cut.
  */
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tools/driver/driver.h"
 
 #include <math.h>
@@ -47,7 +47,7 @@ static kva_module *load(const model_case *c, const char *path, kva_diag *diag) {
 
 static void start(model *x, kva_module *m, kva_diag *diag) {
   *x = (model){0};
-  expect_ok(kva_compile(m, &(kva_compile_options){.target = {.opt_level = opt_level(1)}}, diag, &x->compiled), diag);
+  expect_ok(kva_compile(m, &(kva_compile_options){.target = test_target(1, NULL)}, diag, &x->compiled), diag);
   expect_ok(
       kva_session_create(x->compiled->artifact, &(kva_session_options){.threads = 1, .seed = 5}, diag, &x->session),
       diag);

@@ -2,7 +2,7 @@
  * and sizes that do not fit, which are refused when they are bound. */
 #include "tests/frontend/onnx_pack.h"
 #include "tests/support/evaluate.h"
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 
 enum { OPSET = 28, MAX_SYMBOLS = 12 };
 
@@ -293,7 +293,7 @@ static void test_symbols_give_what_numbers_give(void **state) {
     const node_case *c = &cases[i];
     kva_diag *diag = kva_diag_create();
     kva_compiled *code = NULL;
-    const kva_compile_options options = {.target = {.opt_level = opt_level(1)}};
+    const kva_compile_options options = {.target = test_target(1, NULL)};
     kva_status status = kva_compile(load(c, NULL), &options, diag, &code);
     if (status) kva_diag_print(diag, stderr);
     if (status) fail_msg("%s %s does not compile", c->op, c->attrs);
@@ -311,7 +311,7 @@ static void expect_refusal(const char *op, const char *attrs, const char *inputs
   kva_compiled *code = NULL;
   kva_session *s = NULL;
   kva_tensor in[8] = {{0}}, out[4] = {{0}};
-  const kva_compile_options options = {.target = {.opt_level = opt_level(1)}};
+  const kva_compile_options options = {.target = test_target(1, NULL)};
   assert_int_equal(kva_compile(load(&c, NULL), &options, diag, &code), KVA_OK);
   assert_int_equal(kva_session_create(code->artifact, &(kva_session_options){.threads = 1}, diag, &s), KVA_OK);
   read_bindings(sizes, &b);

@@ -16,6 +16,7 @@
  * Meaning is not compared for autodiff and train, nor for splat and copies, whose states are other numbers here; that
  * of precision is kept but for its rounding. */
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 #include "tools/driver/opt.h"
 
 #include <dirent.h>
@@ -150,7 +151,7 @@ static outcome run(const golden_file *g, const golden_case *c, kva_module *m) {
 static void check_compiled(const golden_file *g, const golden_case *c, const evaluated *before) {
   kva_diag *diag = kva_diag_create();
   kva_compiled *compiled;
-  if (kva_compile(load(g, c, diag), &(kva_compile_options){.target = {.opt_level = 1}}, diag, &compiled)) {
+  if (kva_compile(load(g, c, diag), &(kva_compile_options){.target = test_target(1, NULL)}, diag, &compiled)) {
     kva_diag_print(diag, stderr);
     fail_msg("%s: '%s' does not compile", g->path, c->title);
   }

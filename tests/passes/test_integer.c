@@ -4,6 +4,7 @@
 #include "ops/ids.h"
 #include "passes/passes_internal.h"
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -149,7 +150,7 @@ static void check(uint64_t seed, bool exact, int64_t *out_apart, int64_t *out_co
   kva_module *m = make(seed, exact, diag);
   kva_compiled *c = NULL;
   evaluated before = evaluate_reference(m, m->functions.data[0], NULL);
-  if (kva_compile(m, &(kva_compile_options){.target = {.opt_level = 1}}, diag, &c)) {
+  if (kva_compile(m, &(kva_compile_options){.target = test_target(1, NULL)}, diag, &c)) {
     kva_diag_print(diag, stderr);
     fail_msg("seed %llu does not compile", (unsigned long long)seed);
   }

@@ -2,6 +2,7 @@
  * pass changes nothing, and what the module computes stays the same from the source to compiled code; so do gradients.
  */
 #include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -179,7 +180,9 @@ static void test_training(void **state) {
   check_same(s, "fused", m, "train_step", &step);
   check_same(s, "fused", m, "eval", &eval);
   kva_compiled *c;
-  require(s, "compile", kva_compile(load(s, diag), &(kva_compile_options){.train = true}, diag, &c), diag);
+  require(s, "compile",
+          kva_compile(load(s, diag), &(kva_compile_options){.train = true, .target = test_target(0, NULL)}, diag, &c),
+          diag);
   evaluated compiled = evaluate_compiled(c, kva_module_find_function(c->module, "train_step"), sizes);
   if (!evaluated_equal("compiled", m, &step, &compiled, 1e-4)) fail_msg("%s <%s>: compiled code", s->model, s->defines);
   evaluated_free(&compiled);

@@ -2,7 +2,7 @@
  * code agree, a GPU's code on the simulator, too; gradients agree with finite differences. KVA_TEST_SEEDS=N tries N
  * seeds of each kind, KVA_TEST_FIRST=N starts at seed N, KVA_TEST_ONLY=test_x runs one kind, KVA_TEST_PRINT=1 prints
  * the modules. */
-#include "tests/support/level.h"
+#include "tests/support/target.h"
 #include "tests/support/random_graph.h"
 
 #include <math.h>
@@ -59,7 +59,7 @@ static void check_stages(const random_graph_options *o, uint64_t seed) {
 
 /* For this machine, or for GPUs in turn. */
 static kva_target_options target_for(uint64_t seed, bool gpu) {
-  return (kva_target_options){.opt_level = opt_level(1), .arch = !gpu ? NULL : seed % 2 ? "sm_80" : "sm_90a"};
+  return test_target(1, !gpu ? NULL : seed % 2 ? "sm_80" : "sm_90a");
 }
 
 static void check_code(const random_graph_options *o, uint64_t seed, bool gpu) {

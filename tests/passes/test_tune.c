@@ -1,5 +1,6 @@
 /* Fine-tuning on the graph: low-rank updates merge to the same outputs, names choose what trains, losses fit outputs.
  */
+#include "tests/support/target.h"
 #include "passes/tune.h"
 #include "tools/driver/driver.h"
 
@@ -32,7 +33,7 @@ typedef struct running {
 
 static running start(kva_module *m, kva_diag *diag) {
   running r;
-  if (kva_compile(m, &(kva_compile_options){.target = {.opt_level = 2}}, diag, &r.compiled) ||
+  if (kva_compile(m, &(kva_compile_options){.target = test_target(2, NULL)}, diag, &r.compiled) ||
       kva_session_create(r.compiled->artifact, &(kva_session_options){.threads = 1}, diag, &r.session)) {
     kva_diag_print(diag, stderr);
     fail_msg("does not compile");

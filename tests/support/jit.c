@@ -1,4 +1,5 @@
 #include "tests/support/jit.h"
+#include "tests/support/target.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -9,7 +10,9 @@ jit jit_create_for(const char *name, const kva_target_options *options) {
   j.exprs = kva_expr_ctx_create(j.arena);
   j.kernel = kva_kernel_create(j.arena, j.exprs, name);
   j.kb = kva_kb_create(j.kernel);
-  assert_int_equal(kva_codegen_create(options, j.diag, &j.cg), KVA_OK);
+  kva_target_options target = options ? *options : test_target(2, NULL);
+  target.cache = test_cache();
+  assert_int_equal(kva_codegen_create(&target, j.diag, &j.cg), KVA_OK);
   return j;
 }
 

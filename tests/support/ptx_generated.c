@@ -1,6 +1,7 @@
 /* Kernels that Kvasir generates as subjects of mutations: after the clean run of a case, the launch is repeated with
  * mutated texts, on the same memory. */
 #include "tests/support/ptx_mutate.h"
+#include "tests/support/target.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static void visit(void *user, const kva_ptx_step *step) {
 
 static void check_kernel(ptx_mutations *t, const ptx_generated *g) {
   repeat r = {.mutations = t, .generated = g};
-  kva_ptx_run options = {.arch = g->arch, .visit = visit, .visitor = &r};
+  kva_ptx_run options = {.cache = test_cache(), .arch = g->arch, .visit = visit, .visitor = &r};
   kva_check check = {0};
   bool ok = kva_case_check(&g->c, g->dtype, kva_run_ptx, &options, &check);
   if (!ok || !r.launches) {

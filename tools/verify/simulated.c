@@ -273,7 +273,8 @@ static kva_ref_tensor *read_output(run *r, const kva_value *v) {
 kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
                        kva_ref_tensor **outputs, kva_diag *diag) {
   run r = {.options = user, .arena = kva_arena_create(), .m = m, .diag = diag, .memory = kva_ptx_memory_create()};
-  kva_status status = kva_codegen_create(&(kva_target_options){.arch = r.options->arch, .opt_level = 2}, diag, &r.cg);
+  const kva_target_options target = {.arch = r.options->arch, .opt_level = 2, .cache = r.options->cache};
+  kva_status status = kva_codegen_create(&target, diag, &r.cg);
   /* As a pass for GPUs does, which the module may not have seen. */
   if (status == KVA_OK) kva_gather_grads_sort(m, f->graph, kva_codegen_target(r.cg)->multiprocessors);
   r.data = KVA_NEW_ARRAY(r.arena, void *, m->next_value_id);

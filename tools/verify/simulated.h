@@ -31,14 +31,15 @@ typedef struct kva_ptx_step {
 
 typedef struct kva_ptx_run {
   const char *arch;
-  kva_pool *pool;             /* blocks in parallel; NULL: in order */
-  bool lazy;                  /* asynchronous copies land at the wait that covers them */
-  bool in_place;              /* result 0 of every node shares memory with operand 0 */
-  bool alias_views;           /* as in a plan: a reshape aliases its operand and has no kernel */
-  uint32_t kernels, launches; /* out, added up */
-  uint32_t maps;              /* out, of the last kernel */
-  kva_ptx_counters counters;  /* out, of the last launch */
-  kva_ptx_traffic traffic;    /* out, added up */
+  kva_pool *pool;                /* blocks in parallel; NULL: in order */
+  bool lazy;                     /* asynchronous copies land at the wait that covers them */
+  bool in_place;                 /* result 0 of every node shares memory with operand 0 */
+  bool alias_views;              /* as in a plan: a reshape aliases its operand and has no kernel */
+  const struct kva_cache *cache; /* kva_target_options.cache */
+  uint32_t kernels, launches;    /* out, added up */
+  uint32_t maps;                 /* out, of the last kernel */
+  kva_ptx_counters counters;     /* out, of the last launch */
+  kva_ptx_traffic traffic;       /* out, added up */
   void (*visit)(void *user, const kva_ptx_step *step); /* called after each launch, or NULL; must not change results */
   void *visitor;                                       /* its user */
   bool (*skips)(const char *kernel);                   /* kernels to skip: their results are zeros; or NULL */

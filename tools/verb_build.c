@@ -192,7 +192,10 @@ static kva_status check_tokens(const build_options *o, const kva_module *m, kva_
 static int build(const char *path, build_options *o, kva_arena *arena) {
   if (o->targets.n == 0) o->targets.v[o->targets.n++] = "native";
   kva_target_options targets[64];
-  for (uint32_t i = 0; i < o->targets.n; i++) targets[i] = kva_target_named(o->targets.v[i]);
+  for (uint32_t i = 0; i < o->targets.n; i++) {
+    targets[i] = kva_target_named(o->targets.v[i]);
+    targets[i].cache = kva_user_cache(arena, NULL);
+  }
   const char *prefix = o->prefix ? o->prefix : prefix_of(path, arena);
   if (strcmp(prefix, kva_c_identifier(arena, prefix)) != 0)
     return usage("--prefix: expected a name in C, found", prefix);

@@ -12,6 +12,7 @@
 #include "ops/ids.h"
 #include "tools/gpucheck/format.h"
 #include "tools/gpucheck/kernels.h"
+#include "tools/library/library.h"
 #include "tools/verify/check.h"
 #include "tools/verify/verify.h"
 
@@ -30,6 +31,7 @@ typedef struct pack {
   char *const *only;                  /* cases whose names have one of these in them; n_only 0: all */
   const char *cpu;                    /* the target that operators are packed for; NULL: GPUs */
   uint32_t every;                     /* for a CPU: kva_verify_options.every */
+  const kva_cache *cache;             /* of compiled code; NULL: none */
   kva_dtype_set packed[KVA_OP_COUNT]; /* for a CPU: types in which there is a case */
 } pack;
 
@@ -103,7 +105,9 @@ static kva_status compile_plans(pack *p, kva_module *m, const kva_target_options
                                 kva_memory_plan **plans, bool machine, int32_t *out_artifact) {
   kva_codegen *cg;
   kva_artifact *a;
-  KVA_TRY(kva_codegen_create(target, p->diag, &cg));
+  kva_target_options cached = *target;
+  cached.cache = p->cache;
+  KVA_TRY(kva_codegen_create(&cached, p->diag, &cg));
   kva_status status = kva_codegen_tables(cg, arena, m, n, plans, &a);
   if (status == KVA_OK && machine && a->n_kernels) status = kva_add_machine_code(a, arena, p->diag);
   if (status == KVA_OK) status = target->arch ? write_text(p, a, out_artifact) : write_object(p, cg, a, out_artifact);
@@ -553,11 +557,14 @@ int main(int argc, char **argv) {
     fprintf(stderr, "kva_gpu_pack [--cpu TARGET] [--every N] DIR [TEXT]...: writes what tools/gpu-check packs\n");
     return 2;
   }
+  kva_arena *arena = kva_arena_create();
   p.diag = kva_diag_create();
+  p.cache = kva_user_cache(arena, NULL);
   kva_status status = make_pack(&p);
   kva_diag_print(p.diag, stderr);
   if (status == KVA_OK) report(&p, ptxas);
   kva_text_free(&p.cases);
   kva_diag_destroy(p.diag);
+  kva_arena_destroy(arena);
   return kva_status_exit_code(status);
 }

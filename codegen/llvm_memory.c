@@ -193,16 +193,16 @@ static LLVMValueRef mask_of(kva_emit *e, LLVMValueRef pred) {
   return mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL;
 }
 
-/* Fetches the line that is so many bytes behind the load; once a line, where several vectors share one. */
+/* Fetches the line that is so many bytes behind the access; once a line, where several vectors share one. */
 static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) {
-  enum { LINE = 64, READ = 0, KEEP = 3, DATA = 1 };
+  enum { LINE = 64, KEEP = 3, DATA = 1 };
   if (!i->imm.i || kva_ll_is_gpu(e)) return;
   if (e->lanes.n * element_bytes(i->buf) < LINE && kva_ll_expr_multiple(e, i->index) * element_bytes(i->buf) % LINE)
     return;
   LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx), types[] = {LLVMTypeOf(pointer)};
   LLVMValueRef by = kva_ll_i64(e, i->imm.i);
   LLVMValueRef at = LLVMBuildGEP2(e->b, LLVMInt8TypeInContext(e->ctx), pointer, &by, 1, "");
-  LLVMValueRef args[] = {at, LLVMConstInt(i32, READ, false), LLVMConstInt(i32, KEEP, false),
+  LLVMValueRef args[] = {at, LLVMConstInt(i32, i->op == KVA_K_STORE, false), LLVMConstInt(i32, KEEP, false),
                          LLVMConstInt(i32, DATA, false)};
   (void)kva_ll_intrinsic(e, "llvm.prefetch", 1, types, 4, args);
 }
@@ -389,6 +389,7 @@ static void store_lanes(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMVa
   LLVMValueRef pointer = address(e, i->buf, index, !mask);
   v = kva_ll_splat(e, v, e->lanes.n);
   if (contiguous && !mask) {
+    fetch_ahead(e, i, pointer);
     plain_store(e, i, v, pointer);
     return;
   }

@@ -272,8 +272,8 @@ struct kva_kernel {
 
 /* ---- builder ----------------------------------------------------------------------------------------------------- */
 
-/* `ahead`: so many bytes behind what is loaded memory is read soon, and a CPU fetches it then; 0: nothing is known. A
- * hint of whoever lowers, which loads take along: memory need not be there. */
+/* `ahead`: so many bytes behind what is loaded or stored memory will be soon, and a CPU fetches it then; 0: nothing is
+ * known. A hint of whoever lowers, which accesses of parameters take along: memory need not be there. */
 typedef struct kva_kb {
   kva_kernel *kernel;
   kva_arena *arena;

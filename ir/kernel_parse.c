@@ -78,6 +78,10 @@ static void parse_loop_value(kva_kparser *p, kva_kinstr *i) {
   i->dtype = i->loop->carries.data[i->carry].dtype;
 }
 
+static void parse_ahead(kva_kparser *p, kva_kinstr *i) {
+  if (kva_klex_accept_name(&p->lex, "ahead")) i->imm.i = kva_kparse_uint(p, "a number of bytes");
+}
+
 static void parse_operands(kva_kparser *p, kva_kinstr *i) {
   switch (i->op) {
   case KVA_K_INDEX:
@@ -90,7 +94,7 @@ static void parse_operands(kva_kparser *p, kva_kinstr *i) {
   case KVA_K_LOAD:
     parse_place(p, i);
     if (!p->lex.failed) i->dtype = kva_k_compute_type(i->buf->dtype);
-    if (kva_klex_accept_name(&p->lex, "ahead")) i->imm.i = kva_kparse_uint(p, "a number of bytes");
+    parse_ahead(p, i);
     parse_predicate(p, i);
     return;
   case KVA_K_REDUCE:
@@ -168,6 +172,7 @@ static void parse_value_line(kva_kparser *p, kva_kregion *r) {
 static void parse_store(kva_kparser *p, kva_kregion *r) {
   kva_kinstr *i = kva_k_instr_create(p->k, KVA_K_STORE, KVA_DTYPE_NONE);
   parse_place(p, i);
+  parse_ahead(p, i);
   kva_klex_expect(&p->lex, ",");
   if (p->lex.failed) return;
   add_arg(i, kva_kparse_value(p, kva_k_compute_type(i->buf->dtype)));

@@ -320,8 +320,13 @@ static void print_arith(printer *p, const kva_kinstr *i) {
   kva_text_add(p->out, " : %s", kva_dtype_name(i->args[i->op == KVA_K_select]->dtype));
 }
 
+static void print_ahead(printer *p, const kva_kinstr *i) {
+  if (i->imm.i) kva_text_add(p->out, " ahead %lld", (long long)i->imm.i);
+}
+
 static void print_store(printer *p, const kva_kinstr *i) {
   print_place(p, i);
+  print_ahead(p, i);
   kva_text_add(p->out, ", ");
   print_value(p, i->args[0]);
   print_predicate(p, i, 1);
@@ -341,7 +346,7 @@ static void print_operands(printer *p, const kva_kinstr *i) {
     return;
   case KVA_K_LOAD:
     print_place(p, i);
-    if (i->imm.i) kva_text_add(p->out, " ahead %lld", (long long)i->imm.i);
+    print_ahead(p, i);
     print_predicate(p, i, 0);
     return;
   case KVA_K_STORE: print_store(p, i); return;

@@ -1,4 +1,4 @@
-/* Fields of words as floats, by a permutation where a CPU has one, against plain C; loads that fetch memory ahead. */
+/* Fields of words as floats, by a permutation where a CPU has one, against plain C; loads and stores fetch ahead. */
 #include "tests/support/jit.h"
 
 #include <setjmp.h>
@@ -31,7 +31,9 @@ static jit build(const kva_target_options *options, field f, kva_dtype byte, int
   v = kva_k2(j.kb, KVA_K_shl, v, kva_k_const_i(j.kb, word, WORD_BITS - f.bits - f.bit));
   v = kva_k2(j.kb, KVA_K_shr, v, kva_k_const_i(j.kb, word, WORD_BITS - f.bits));
   v = kva_k_convert(j.kb, kva_k_convert(j.kb, v, byte), KVA_F32);
+  j.kb->ahead = AHEAD;
   kva_k_store(j.kb, out, l->var, v);
+  j.kb->ahead = 0;
   kva_k_loop_end(j.kb, l);
   jit_compile(&j, false, 0, NULL);
   return j;

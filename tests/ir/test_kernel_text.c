@@ -37,7 +37,7 @@ static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N
                                  "    %14 = eq %13, 1 : uint32\n"
                                  "    %15 = bitcast %13 : uint32 -> int32\n"
                                  "    %16 = dot4 %15, -1, %15 : int32\n"
-                                 "    store z32[0], %16\n"
+                                 "    store z32[0] ahead 64, %16\n"
                                  "    %17 = dot2 %11, 0.5, %9 : float\n"
                                  "    store x_out[0], %17\n"
                                  "    if %14 {\n"

@@ -428,6 +428,16 @@ static void add_products(const channels *x, place *p) {
   kva_k_loop_end(x->kb, h);
 }
 
+/* Bytes from a tile to where the next one stores: the lines there, and those of a residual, are fetched while its sums
+ * are computed, because a row of a tile is too short for a CPU to see the next one coming. 0: sums are too short for
+ * that, or results stay in the second cache. */
+static int64_t bytes_to_next(const channels *x) {
+  int64_t row = x->g.filters * x->g.groups * (int64_t)sizeof(float),
+          steps = x->g.kernel[0] * x->g.kernel[1] * x->g.channels;
+  bool far = positions_known(x) * row >= x->l->target->l2_bytes / 4;
+  return far && steps >= KVA_CONTRACT_FETCH_STEPS ? x->t.columns * row : 0;
+}
+
 static void store_element(const channels *x, const place *p, const kva_expr *const *at, const kva_expr *j) {
   const kva_expr *idx[KVA_MAX_RANK], *moved[AXES], *where[AXES];
   for (int d = 0; d < AXES; d++) {
@@ -441,7 +451,10 @@ static void store_element(const channels *x, const place *p, const kva_expr *con
     for (uint32_t d = 0; d < x->axes; d++) idx[2 + d] = where[AXES - x->axes + d];
   }
   idx[1] = plus(x, times(x, p->panel, x->panel), j);
-  x->l->store(x->l, x->n, 0, idx, kva_k_load(x->kb, x->block, sum_at(x, moved[0], moved[1], j)));
+  kva_kval sum = kva_k_load(x->kb, x->block, sum_at(x, moved[0], moved[1], j));
+  x->kb->ahead = bytes_to_next(x);
+  x->l->store(x->l, x->n, 0, idx, sum);
+  x->kb->ahead = 0;
 }
 
 static void store_tile(const channels *x, const place *p) {

@@ -18,6 +18,9 @@ int64_t kva_contract_most_rows(const kva_target *t, int64_t vectors);
  * from a sum to the next one in its register. */
 double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vectors);
 
+/* Steps of a sum that are long enough to hide fetching the lines where the next tile stores. */
+enum { KVA_CONTRACT_FETCH_STEPS = 64 };
+
 /* Why c has no tile kernel: see kva_kernel_row. */
 const char *kva_contract_refuses(const kva_contraction *c);
 

@@ -4,8 +4,9 @@
  * the channels of a position lie side by side; who reads the result reads that through the inverse transposition.
  * Element code, pools, concatenations, pads, reductions and transpositions behind it work on the transposed tensor
  * themselves, so that the inverse goes to the edge of a region of such nodes. Convolutions there read it as they are:
- * in their kernels both transpositions are index arithmetic (codegen/kernels/cpu/contract/channels.c). Batch
- * normalisation becomes arithmetic, whose part without the image is one number a channel.
+ * in their kernels both transpositions are index arithmetic (codegen/kernels/cpu/contract/channels.c). An image from
+ * outside of which each element has many products is transposed by a kernel of its own. Batch normalisation becomes
+ * arithmetic, whose part without the image is one number a channel.
  *
  * Algorithm: two sweeps. The first unites convolutions and what can follow them to regions, and weighs what the
  * convolutions of each gain against the elements that transpositions at its edges move. The second rewrites, node by
@@ -18,6 +19,9 @@
 /* In elements moved, a store and a load: what a result of a convolution gains for each product, and one without. */
 #define GAIN_OF_PRODUCT   (1.0 / 300)
 #define GAIN_OF_DEPTHWISE 0.3
+
+/* Products of an element of an image for which it is worth a store and a load that their kernel reads it in order. */
+enum { MIN_PRODUCTS = 256 };
 
 /* ---- regions ----------------------------------------------------------------------------------------------------- */
 
@@ -248,12 +252,19 @@ static const follower *follower_of(const kva_layout *l, const kva_node *n, marke
 
 /* ---- the first sweep --------------------------------------------------------------------------------------------- */
 
-static double gain_of(const kva_layout *l, const kva_node *n) {
+static double products_of(const kva_layout *l, const kva_node *n) {
   const kva_type *w = kva_operand_type(n, 1);
-  int64_t filters = 1;
-  kva_expr_is_const(w->dims[0], &filters);
-  double results = elements_of(l, n->results[0].type), products = elements_of(l, w) / (double)filters;
-  return kva_expr_is(w->dims[1], 1) ? results * GAIN_OF_DEPTHWISE : results * products * GAIN_OF_PRODUCT;
+  return elements_of(l, n->results[0].type) * elements_of(l, w) / (double)kva_type_extent(w, 0);
+}
+
+static double gain_of(const kva_layout *l, const kva_node *n) {
+  bool depthwise = kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
+  return depthwise ? elements_of(l, n->results[0].type) * GAIN_OF_DEPTHWISE : products_of(l, n) * GAIN_OF_PRODUCT;
+}
+
+/* The image of a convolution that another layout would slow down. */
+static bool moves_image(const kva_layout *l, const kva_node *n) {
+  return products_of(l, n) >= MIN_PRODUCTS * elements_of(l, kva_operand_type(n, 0));
 }
 
 /* n is not in the region of its operands. Reductions read them in any order, and transpositions compose. */
@@ -295,8 +306,10 @@ static void weigh(kva_layout *l, const kva_graph *g) {
       note(l, &n->results[0], KVA_NEW(l->scratch, kva_layout_region));
     } else if (kva_layout_suits(l, n)) {
       kva_layout_region *r = region_of(l, kva_operand(n, 0));
-      if (!r) r = KVA_NEW(l->scratch, kva_layout_region);
+      bool outside = !r;
+      if (outside) r = KVA_NEW(l->scratch, kva_layout_region);
       r->gain += gain_of(l, n);
+      if (outside && moves_image(l, n)) r->cost += elements_of(l, kva_operand_type(n, 0));
       note(l, &n->results[0], r);
     } else if (follower_of(l, n, is_in_region)) {
       join(l, n);
@@ -313,8 +326,16 @@ static bool gains(const kva_layout *l, const kva_value *v) {
   return r && r->gain > r->cost;
 }
 
+/* An image from outside as n reads it. */
+static kva_value *image_of(kva_layout *l, kva_builder *b, const kva_node *n) {
+  kva_value *x = kva_operand(n, 0), *last = last_of(l, x);
+  if (region_of(l, x) || (!last && !moves_image(l, n))) return x;
+  if (!last) kva_map_set(l->last, &x, sizeof x, last = channels_last(b, x));
+  return channels_first(b, last);
+}
+
 static kva_value *move_conv(kva_layout *l, kva_builder *b, const kva_node *n) {
-  kva_value *operands[] = {kva_operand(n, 0), kva_layout_filters(l, b, n)};
+  kva_value *operands[] = {image_of(l, b, n), kva_layout_filters(l, b, n)};
   return transposed(b, kva_build(b, KVA_OP_conv, 2, operands, n->attrs));
 }
 

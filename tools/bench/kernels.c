@@ -7,7 +7,7 @@
  *   rms_norm:RxC                 with a scale
  *   swiglu:RxC                   silu(x) * y
  *   shift_rope:BxTxHxD           KV shift over time, then rotation: what stands between projection and attention
- *   model:FILE                   an ONNX model; every dimension must be a number
+ *   model:FILE[:NAME=N,...]      an ONNX model, its symbolic dimensions pinned
  *
  * A call runs the compiled program on tensors of the caller. Inputs are the same in every program of tools/bench, so
  * that `check`, the mean magnitude of the first output, can be compared. */
@@ -18,7 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_TENSORS = 16, MAX_NUMBERS = 4, ALIGN = 64 };
+enum { MAX_TENSORS = 16, MAX_NUMBERS = 4, MAX_PINS = 8, ALIGN = 64 };
 
 typedef struct bench_case {
   kva_compiled *compiled;
@@ -146,22 +146,38 @@ static kva_status build_graph(const char *text, kva_diag *diag, kva_module **out
 
 static kva_status load_case(const char *text, kva_diag *diag, kva_module **out_module) {
   if (strncmp(text, "model:", 6) != 0) return build_graph(text, diag, out_module);
-  return kva_load_model(text + 6, &(kva_load_options){0}, diag, out_module);
+  kva_arena *arena = kva_arena_create();
+  kva_define pins[MAX_PINS];
+  kva_load_options options = {.pins = pins};
+  char *path = kva_arena_printf(arena, "%s", text + 6), *pin = strrchr(path, ':');
+  if (pin) *pin++ = 0;
+  for (; pin && options.n_pins < MAX_PINS; options.n_pins++) {
+    char *name = pin, *value = strchr(name, '=');
+    if (!value) break;
+    *value++ = 0;
+    if ((pin = strchr(value, ',')) != NULL) *pin++ = 0;
+    pins[options.n_pins] = (kva_define){name, value};
+  }
+  kva_status status = kva_load_model(path, &options, diag, out_module);
+  kva_arena_destroy(arena);
+  return status;
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* Element i of input number k: in [-0.5, 0.5), or any byte. */
+/* Element i of input number k: in [-0.5, 0.5), any byte, or 0 and 1: tokens and masks. */
 static void set_input(const kva_tensor *t, int64_t i, int k) {
   uint32_t h = ((uint32_t)i + 1000003u * (uint32_t)k) * 2654435761u;
   if (kva_dtype_is_float(t->dtype))
     kva_store_f64(t->dtype, t->data, i, (double)(h >> 16) / 65536 - 0.5);
+  else if (t->dtype == KVA_I64)
+    ((int64_t *)t->data)[i] = h >> 31;
   else
     ((uint8_t *)t->data)[i] = (uint8_t)(h >> 24);
 }
 
 static bool is_known(kva_dtype t) {
-  return t == KVA_F32 || t == KVA_BF16 || t == KVA_I32 || t == KVA_U8 || t == KVA_I8;
+  return t == KVA_F32 || t == KVA_BF16 || t == KVA_I32 || t == KVA_I64 || t == KVA_U8 || t == KVA_I8;
 }
 
 static kva_status make_tensor(const kva_buffer_desc *buffer, kva_diag *diag, kva_tensor *out, int64_t *out_n) {
@@ -267,7 +283,7 @@ int main(int argc, char **argv) {
   bench_options o;
   const char *usage =
       "CASE: matmul:MxNxK:NN[:BATCH], bf16:MxNxK:NN[:BATCH], add:RxC, swiglu:RxC, softmax:RxC, rms_norm:RxC,\n"
-      "      shift_rope:BxTxHxD, model:FILE\n";
+      "      shift_rope:BxTxHxD, model:FILE[:NAME=N,...]\n";
   if (!bench_parse(argc, argv, usage, &o)) return 2;
   bench_case *cases = calloc((size_t)o.n_cases, sizeof *cases);
   if (!cases) return 3;

@@ -172,5 +172,13 @@ class Samples:
     def median(self):
         return statistics.median(self.values()) if self.taken else None
 
+    def spread(self, of=lambda value: value):
+        """Half of the distance between the quartiles of of(value), as a share of the median."""
+        values = sorted(of(value) for value in self.values())
+        if len(values) < 3:
+            return (values[-1] - values[0]) / 2 / statistics.median(values)
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return (high - low) / 2 / middle
+
     def disturbed(self):
         return sum(disturbed for _, disturbed in self.taken)

@@ -1,4 +1,4 @@
-"""What was measured, as a table or as JSON."""
+"""What was measured, as a table or as JSON, and what became slower since an earlier run."""
 import json
 import os
 import platform
@@ -20,6 +20,62 @@ def heading(name, o, versions):
     return {"benchmark": name, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "cpu": cpu_model(),
             "cpus": os.cpu_count(), "threads": o.threads, "rounds": o.rounds, "system": platform.platform(),
             "versions": versions}
+
+
+# ---- comparing ------------------------------------------------------------------------------------------------------
+
+LEAST_LOSS = 0.03  # what counts as slower beyond the spreads of both runs
+
+
+def label_of(row):
+    return next((row[key] for key in ("case", "weights", "file", "program") if key in row), None)
+
+
+def peer_ratio(row):
+    return None if "token_seconds" in row else row.get("ratio")  # of decode it is the ratio to float
+
+
+def own_speed(row):
+    """Calls, steps or tokens a second."""
+    seconds = row.get("kvasir_seconds") or row.get("step_seconds") or row.get("token_seconds")
+    return 1 / seconds if seconds else row.get("tokens_per_second")
+
+
+def read_earlier(path):
+    """Results by name of the benchmark; the last of each counts."""
+    with open(path, encoding="utf-8") as file:
+        results = [json.loads(line) for line in file if line.startswith("{")]
+    return {r["heading"]["benchmark"]: r for r in results}
+
+
+def refusal(result, earlier):
+    """Why two results cannot be compared; None: they can."""
+    if not earlier:
+        return "the file has no such benchmark"
+    for key in ("cpu", "threads"):
+        now, then = result["heading"][key], earlier["heading"][key]
+        if now != then:
+            return f"{key}: {now}, in the file {then}"
+    return None
+
+
+def losses(result, earlier):
+    """(label, speed relative to the earlier run, noise) of the rows that became slower beyond noise. Where both runs had a
+    peer, ratios to it are compared: minutes differ less for these than for times."""
+    known = {label_of(row): row for row in earlier["rows"]}
+    for row in result["rows"]:
+        then = known.get(label_of(row))
+        if not then or row.get("program") == "PyTorch":
+            continue
+        speed = peer_ratio if peer_ratio(row) and peer_ratio(then) else own_speed
+        if not speed(row) or not speed(then):
+            continue
+        change, noise = speed(row) / speed(then), row.get("spread", 0) + then.get("spread", 0)
+        if change < 1 - LEAST_LOSS - noise:
+            yield label_of(row), change, noise
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
 
 
 def number(v):

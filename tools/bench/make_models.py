@@ -1,0 +1,95 @@
+"""Makes ONNX files of known models with random weights: python3 tools/bench/make_models.py FOLDER NAME...
+
+A name is a model, or a convolution as conv-CHANNELSxHEIGHTxWIDTH-FILTERSxHEIGHTxWIDTH-STRIDE-GROUPS. Models need pip's
+torch, torchvision, timm and transformers, all of them numpy and onnx. Axis `batch`, and `length` of texts, are symbolic. A
+file that is there is kept. `bench models` and `bench conv` call this.
+"""
+import argparse
+import pathlib
+import re
+import sys
+import warnings
+
+import numpy
+import onnx
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "models"))
+import export  # noqa: E402
+
+IMAGE = "x:f:B,3,224,224"
+TEXT = "input_ids:1000:B,S attention_mask:2:B,S"
+
+
+def torchvision(name):
+    return lambda: (export.make_torchvision(name), IMAGE)
+
+
+def timm(name):
+    return lambda: (export.make_timm(name), IMAGE)
+
+
+def transformers(model, configuration, **settings):
+    return lambda: (export.make_transformers(None, model, configuration, settings), TEXT)
+
+
+MODELS = {
+    **{name: torchvision(name) for name in ("resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0",
+                                            "densenet121", "shufflenet_v2_x1_0", "convnext_tiny")},
+    "vit_small": timm("vit_small_patch16_224"),
+    "bert_base": transformers("BertModel", "BertConfig"),
+    "gpt2": transformers("GPT2LMHeadModel", "GPT2Config"),
+    "llama": transformers("LlamaForCausalLM", "LlamaConfig", vocab_size=32000, hidden_size=768, intermediate_size=2048,
+                          num_hidden_layers=12, num_attention_heads=12, num_key_value_heads=4),
+}
+
+
+def make_conv(numbers, path):
+    """One convolution, padded so that stride 1 keeps the extents."""
+    c, h, w, m, kh, kw, stride, group = numbers
+    shape = (m, c // group, kh, kw)
+    filters = numpy.random.default_rng(0).standard_normal(shape, dtype=numpy.float32) / numpy.prod(shape[1:])
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], group=group, strides=[stride, stride],
+                                 pads=[kh // 2, kw // 2, kh // 2, kw // 2])
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", c, h, w])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph([node], "conv", [x], [y], [onnx.numpy_helper.from_array(filters.astype(numpy.float32), "w")])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def make_model(name, path):
+    model, inputs = MODELS[name]()
+    inputs = export.parse_inputs(inputs)
+    names = [name for name, _, _ in inputs]
+    is_text = names != ["x"]
+    module = export.module_of(model, names if is_text else [], first=is_text)
+    export.export_torch(module, inputs, "s", True, path)
+
+
+def make(name, path):
+    conv = re.fullmatch(r"conv-(\d+)x(\d+)x(\d+)-(\d+)x(\d+)x(\d+)-(\d+)-(\d+)", name)
+    if not conv and name not in MODELS:
+        sys.exit(f"make_models.py: no model is called {name}; there are {', '.join(MODELS)} and conv-...")
+    print(f"making {path}", file=sys.stderr, flush=True)
+    part = path.with_suffix(".part")
+    if conv:
+        make_conv([int(n) for n in conv.groups()], part)
+    else:
+        make_model(name, part)
+    part.rename(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("names", nargs="+", metavar="NAME", help=", ".join(MODELS) + ", conv-...")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")
+    for name in options.names:
+        path = options.folder / f"{name}.onnx"
+        if not path.exists():
+            make(name, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,7 +19,7 @@ static float expected(uint32_t word, field f) {
 }
 
 /* out[i] = the field of x[i], extracted as kv.unpack does it and converted by way of `byte`. */
-static jit build(const kva_target_options *options, field f, kva_dtype byte, int64_t n) {
+static jit describe(const kva_target_options *options, field f, kva_dtype byte, int64_t n) {
   jit j = jit_create_for("field", options);
   const kva_expr *extent = jit_const(&j, n);
   kva_kbuf *x = kva_k_param(j.kb, "x", KVA_U32, extent), *out = kva_k_param(j.kb, "out", KVA_F32, extent);
@@ -35,6 +35,11 @@ static jit build(const kva_target_options *options, field f, kva_dtype byte, int
   kva_k_store(j.kb, out, l->var, v);
   j.kb->ahead = 0;
   kva_k_loop_end(j.kb, l);
+  return j;
+}
+
+static jit build(const kva_target_options *options, field f, kva_dtype byte, int64_t n) {
+  jit j = describe(options, f, byte, n);
   jit_compile(&j, false, 0, NULL);
   return j;
 }
@@ -101,10 +106,33 @@ static void signs_in_between_count(void **state) {
   }
 }
 
+/* As many lines are fetched for writing as for reading. */
+static void both_fetch_ahead(void **state) {
+  (void)state;
+  jit j = describe(NULL, (field){0, 4, false}, KVA_U8, 64);
+  int32_t number;
+  char *text;
+  size_t size;
+  kva_codegen_schedule(j.kernel, kva_codegen_target(j.cg));
+  assert_int_equal(kva_codegen_add(j.cg, j.kernel, 0, NULL, &number), KVA_OK);
+  assert_int_equal(kva_codegen_emit(j.cg, "llvm", &text, &size), KVA_OK);
+  int reads = 0, writes = 0;
+  for (const char *at = text; (at = strstr(at, "call void @llvm.prefetch")) != NULL; at++) {
+    const char *line = strchr(at, '\n'), *read = strstr(at, ", i32 0, i32 3"), *write = strstr(at, ", i32 1, i32 3");
+    reads += read && read < line;
+    writes += write && write < line;
+  }
+  assert_true(reads > 0);
+  assert_int_equal(reads, writes);
+  free(text);
+  jit_destroy(&j);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_field_becomes_its_float),
       cmocka_unit_test(signs_in_between_count),
+      cmocka_unit_test(both_fetch_ahead),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -428,14 +428,11 @@ static void add_products(const channels *x, place *p) {
   kva_k_loop_end(x->kb, h);
 }
 
-/* Bytes from a tile to where the next one stores: the lines there, and those of a residual, are fetched while its sums
- * are computed, because a row of a tile is too short for a CPU to see the next one coming. 0: sums are too short for
- * that, or results stay in the second cache. */
 static int64_t bytes_to_next(const channels *x) {
-  int64_t row = x->g.filters * x->g.groups * (int64_t)sizeof(float),
-          steps = x->g.kernel[0] * x->g.kernel[1] * x->g.channels;
-  bool far = positions_known(x) * row >= x->l->target->l2_bytes / 4;
-  return far && steps >= KVA_CONTRACT_FETCH_STEPS ? x->t.columns * row : 0;
+  const geometry *g = &x->g;
+  int64_t row = g->filters * g->groups * (int64_t)sizeof(float);
+  return kva_contract_ahead(x->l->target, g->kernel[0] * g->kernel[1] * g->channels, positions_known(x) * row,
+                            x->t.columns * row);
 }
 
 static void store_element(const channels *x, const place *p, const kva_expr *const *at, const kva_expr *j) {

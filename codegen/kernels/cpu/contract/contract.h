@@ -18,8 +18,11 @@ int64_t kva_contract_most_rows(const kva_target *t, int64_t vectors);
  * from a sum to the next one in its register. */
 double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vectors);
 
-/* Steps of a sum that are long enough to hide fetching the lines where the next tile stores. */
-enum { KVA_CONTRACT_FETCH_STEPS = 64 };
+/* Bytes from a tile, whose rows of the result take tile_bytes, to where the next one stores (kva_kb.ahead): a CPU
+ * fetches the lines there, and those of a residual, while it computes the sums, because rows of a tile are too short
+ * for it to see the next ones coming. 0: sums of so many steps are too short to hide that, or the result stays in the
+ * second cache. */
+int64_t kva_contract_ahead(const kva_target *t, int64_t steps, int64_t result_bytes, int64_t tile_bytes);
 
 /* Why c has no tile kernel: see kva_kernel_row. */
 const char *kva_contract_refuses(const kva_contraction *c);

@@ -1,4 +1,4 @@
-/* What a register tile of a contraction costs on a CPU, for tiling.c and channels.c. */
+/* What a register tile of a contraction costs on a CPU, for its kernels. */
 #include "codegen/kernels/cpu/contract/contract.h"
 
 #include <math.h>
@@ -6,7 +6,8 @@
 enum {
   PRODUCTS_PER_CYCLE = 2, /* of vectors */
   LOADS_PER_CYCLE = 2,
-  LATENCY = 4,             /* of a product */
+  LATENCY = 4, /* of a product */
+  MIN_STEPS_AHEAD = 64,
   L2_BYTES_PER_CYCLE = 24, /* that a loop over a panel gets, whatever data sheets say */
 };
 
@@ -19,4 +20,8 @@ double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vecto
   double products = (double)(rows * vectors) / PRODUCTS_PER_CYCLE, loads = (double)(rows + vectors) / LOADS_PER_CYCLE;
   double panel = (double)(vectors * t->vector_bytes) / L2_BYTES_PER_CYCLE;
   return fmax(fmax(products, loads), fmax(panel, LATENCY));
+}
+
+int64_t kva_contract_ahead(const kva_target *t, int64_t steps, int64_t result_bytes, int64_t tile_bytes) {
+  return steps >= MIN_STEPS_AHEAD && result_bytes >= t->l2_bytes / 4 ? tile_bytes : 0;
 }

@@ -408,16 +408,14 @@ typedef struct stored_row {
   const kva_expr *tile, *r; /* of the block, of the tile */
 } stored_row;
 
-/* Bytes from a tile to where the next one of a large result stores. A CPU fetches the lines there while it computes the
- * sums: the rows of a tile are too short for it to see the next ones coming. 0: the next tile is elsewhere, or near. */
+/* 0 where the next tile is not at a known distance. Results of an unknown number of rows count as large. */
 static int64_t bytes_to_next(const kva_tile *x) {
-  int64_t rows = 0, columns, depth;
-  kva_dtype type = x->c->n->results[0].type->dtype;
-  if (!x->by_tile || !one_line(x) || !kva_expr_is_const(x->columns, &columns)) return 0;
-  if (!kva_expr_is_const(x->c->depth, &depth) || depth < KVA_CONTRACT_FETCH_STEPS) return 0;
-  int64_t row = columns * kva_dtype_bits(type) / 8;
-  if (kva_expr_is_const(x->c->rows, &rows) && rows * row <= x->c->l->target->l2_bytes) return 0;
-  return x->t.tile_rows * row;
+  int64_t rows = INT32_MAX, columns, depth;
+  if (!x->by_tile || !one_line(x)) return 0;
+  if (!kva_expr_is_const(x->columns, &columns) || !kva_expr_is_const(x->c->depth, &depth)) return 0;
+  (void)kva_expr_is_const(x->c->rows, &rows);
+  int64_t row = columns * kva_dtype_bits(x->c->n->results[0].type->dtype) / 8;
+  return kva_contract_ahead(x->c->l->target, depth, rows * row, x->t.tile_rows * row);
 }
 
 static void store_element(const kva_tile *x, kva_contract_at *at, const kva_expr *column, const void *user) {

@@ -36,7 +36,8 @@ assert slower([case("a", 1.0, 0.98, 0.0)], [case("a", 1.0, 1.0, 0.0)]) == []
 # The peer's own rows are not Kvasir's loss.
 assert slower([{"program": "PyTorch", "step_seconds": 2.0}], [{"program": "PyTorch", "step_seconds": 1.0}]) == []
 # Other machines are not compared.
-assert refusal(result(), None) and refusal(result(), result(cpu="another")) and not refusal(result(), result())
+here = result()["heading"]
+assert refusal(here, None) and refusal(here, result(cpu="another")) and not refusal(here, result())
 
 samples = Samples()
 for value in (1.0, 1.1, 1.2, 5.0, 1.0):
@@ -44,7 +45,15 @@ for value in (1.0, 1.1, 1.2, 5.0, 1.0):
 assert 0.04 < samples.spread() < 0.06, samples.spread()
 PY
 
-code=0
-python3 -B tools/bench/bench gemm --compare "$work/absent.json" >"$work/out" 2>&1 || code=$?
-[ "$code" -eq 2 ] || fail "a file that is not there: exit code $code"
-says "bench: --compare: "
+# What cannot be compared is refused before anything is measured.
+refused() { # refused FILE TEXT
+  local code=0
+  python3 -B tools/bench/bench gemm --compare "$work/$1" --build /absent >"$work/out" 2>&1 || code=$?
+  [ "$code" -eq 2 ] || fail "--compare $1: exit code $code"
+  says "bench: --compare: $2"
+}
+refused absent.json '[Errno 2] No such file'
+printf '{"heading": {"benchmark": "gemm", "cpu": "none", "threads": 1}, "rows": []}\n' >"$work/then.json"
+refused then.json 'gemm: cpu: '
+printf '{"rows": []}\n' >"$work/other.json"
+refused other.json "'heading'"

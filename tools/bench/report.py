@@ -48,14 +48,13 @@ def read_earlier(path):
     return {r["heading"]["benchmark"]: r for r in results}
 
 
-def refusal(result, earlier):
-    """Why two results cannot be compared; None: they can."""
+def refusal(now, earlier):
+    """Why what has this heading cannot be compared with an earlier result; None: it can."""
     if not earlier:
         return "the file has no such benchmark"
     for key in ("cpu", "threads"):
-        now, then = result["heading"][key], earlier["heading"][key]
-        if now != then:
-            return f"{key}: {now}, in the file {then}"
+        if now[key] != earlier["heading"][key]:
+            return f"{key}: {now[key]}, in the file {earlier['heading'][key]}"
     return None
 
 

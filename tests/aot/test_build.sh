@@ -131,8 +131,8 @@ fi
 # Machine code by ptxas, where there is one: in files of its own, and beside the PTX.
 if command -v ptxas >/dev/null || [ -x /usr/local/cuda/bin/ptxas ]; then
   for folder in a b; do
-    expect 0 build models/mlp.kv --emit=cubin --target sm_80,sm_90a -o "$work/$folder/gpu.cubin"
-    expect 0 build models/mlp.kv --cubin --target sm_80,sm_90a -c -o "$work/$folder/cubin.o"
+    uncached 0 build models/mlp.kv --emit=cubin --target sm_80,sm_90a -o "$work/$folder/gpu.cubin"
+    uncached 0 build models/mlp.kv --cubin --target sm_80,sm_90a -c -o "$work/$folder/cubin.o"
   done
   for arch in sm_80 sm_90a; do
     [ "$(head -c 4 "$work/a/gpu.$arch.cubin" | tail -c 3)" = ELF ] || fail "--emit=cubin for $arch"

@@ -32,8 +32,12 @@ static void run_case(const kva_case *c, kva_dtype dtype, kva_ptx_run *run, tally
 }
 
 /* bf16 for the newest architecture, the others for the oldest. */
+static const char *arch_for(kva_dtype dtype) {
+  return dtype == KVA_BF16 ? "sm_90a" : "sm_80";
+}
+
 static void run_typed(const kva_case *c, kva_dtype dtype, kva_ptx_run *run, tally *t) {
-  run->arch = dtype == KVA_BF16 ? "sm_90a" : "sm_80";
+  run->arch = arch_for(dtype);
   run_case(c, dtype, run, t);
 }
 
@@ -42,12 +46,47 @@ static bool has_turn(uint32_t i, int type) {
   return !sanitized() || (i + (uint32_t)type) % 3 == 0;
 }
 
+/* What ptxas assembles of the listed cases: each in its own type or float, those of any float type in bf16 as well. */
+typedef struct assembly {
+  const char *arch;
+  kva_dtype dtype; /* NONE: the case's own */
+  joined_ptx modules;
+} assembly;
+static assembly assemblies[] = {{.arch = "sm_80"}, {.arch = "sm_90a", .dtype = KVA_BF16}};
+enum { N_ASSEMBLIES = sizeof assemblies / sizeof *assemblies };
+
+static bool is_assembled(const assembly *a, const kva_case *c) {
+  return !a->dtype || (!c->dtype && kva_ops.ops[c->op]->traits & KVA_FLOAT);
+}
+
+/* Whether a case's run in a type has the code that is assembled. */
+static bool has_code_of(const assembly *a, const kva_case *c, kva_dtype type) {
+  kva_dtype own = a->dtype ? a->dtype : c->dtype ? c->dtype : KVA_F32;
+  return is_assembled(a, c) && !strcmp(arch_for(type), a->arch) && type == (type ? own : a->dtype);
+}
+
+static assembly *assembly_of(const kva_case *c, kva_dtype type) {
+  for (uint32_t i = 0; i < N_ASSEMBLIES; i++)
+    if (has_code_of(&assemblies[i], c, type)) return &assemblies[i];
+  return NULL;
+}
+
+static void gather(void *user, const char *ptx) {
+  assembly *a = user;
+  joined_ptx_add(&a->modules, ptx);
+}
+
 static void run_listed(const kva_case_table *table, kva_ptx_run *run, tally *t) {
+  bool assembles = assembler_found() && !sanitized();
   for (uint32_t i = 0; i < table->n; i++) {
     const kva_case *c = &table->cases[i];
     kva_dtype_set set = kva_case_dtypes(c);
-    for (int type = 0; wanted(c->op) && in_part(i) && type < KVA_DTYPE_COUNT; type++)
-      if (kva_dtype_in(set, (kva_dtype)type) && has_turn(i, type)) run_typed(c, (kva_dtype)type, run, t);
+    for (int type = 0; wanted(c->op) && in_part(i) && type < KVA_DTYPE_COUNT; type++) {
+      if (!kva_dtype_in(set, (kva_dtype)type) || !has_turn(i, type)) continue;
+      run->visitor = assembles ? assembly_of(c, (kva_dtype)type) : NULL;
+      run->visit_text = run->visitor ? gather : NULL;
+      run_typed(c, (kva_dtype)type, run, t);
+    }
   }
 }
 
@@ -672,12 +711,19 @@ static void add_node(kva_codegen *cg, kva_arena *arena, const kva_node *n) {
   if (kva_codegen_add(cg, k, n_symbols, symbols, &number)) return; /* counted as skipped above */
 }
 
-static void add_table(kva_codegen *cg, const kva_case_table *table, kva_dtype dtype) {
+static bool has_run(const assembly *a, const kva_case *c) {
+  kva_dtype_set set = kva_case_dtypes(c);
+  for (int type = 0; type < KVA_DTYPE_COUNT; type++)
+    if (kva_dtype_in(set, (kva_dtype)type) && has_code_of(a, c, (kva_dtype)type)) return true;
+  return false;
+}
+
+static void add_others(kva_codegen *cg, const kva_case_table *table, const assembly *a) {
   for (uint32_t i = 0; i < table->n; i++) {
+    const kva_case *c = &table->cases[i];
     kva_case_built built;
-    const kva_op_info *op = kva_ops.ops[table->cases[i].op];
-    if (!wanted(table->cases[i].op) || (dtype && (table->cases[i].dtype || !(op->traits & KVA_FLOAT)))) continue;
-    assert_int_equal(kva_case_build_graph(&table->cases[i], dtype, &built), KVA_OK);
+    if (!wanted(c->op) || !in_part(i) || !is_assembled(a, c) || has_run(a, c)) continue;
+    assert_int_equal(kva_case_build_graph(c, a->dtype, &built), KVA_OK);
     kva_arena *arena = kva_arena_create();
     for (const kva_node *n = built.f->graph->first; n; n = n->next)
       if (!(n->op->traits & KVA_RETURN) && !kva_is(n, KVA_OP_constant)) add_node(cg, arena, n);
@@ -686,20 +732,26 @@ static void add_table(kva_codegen *cg, const kva_case_table *table, kva_dtype dt
   }
 }
 
-static void assemble_all(const char *arch, kva_dtype dtype) {
+/* test_listed has gathered what ran; the others are compiled here. */
+static void assemble(assembly *a) {
   kva_diag *diag = kva_diag_create();
   kva_codegen *cg;
-  assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = arch}, diag, &cg), KVA_OK);
-  add_table(cg, &kva_cases_core, dtype);
-  add_table(cg, &kva_cases_nn, dtype);
+  const kva_target_options target = test_target(2, a->arch);
+  assert_int_equal(kva_codegen_create(&target, diag, &cg), KVA_OK);
+  add_others(cg, &kva_cases_core, a);
+  add_others(cg, &kva_cases_nn, a);
   char *text;
   size_t size;
   assert_int_equal(kva_codegen_emit(cg, "ptx", &text, &size), KVA_OK);
-  assert_assembles(text, size, arch);
-  print_message("ptxas -arch=%s: %d kernels, %zu bytes of PTX\n", arch, kva_codegen_kernel_count(cg), size);
+  joined_ptx_add(&a->modules, text);
+  assert_true(getenv("KVA_TEST_CASE") || kva_map_len(a->modules.known) > 1);
+  assert_assembles(a->modules.text.data, a->modules.text.len, a->arch);
+  print_message("ptxas -arch=%s: %u modules of cases that ran, %d other kernels, %zu bytes of PTX\n", a->arch,
+                kva_map_len(a->modules.known) - 1, kva_codegen_kernel_count(cg), a->modules.text.len);
   free(text);
   kva_codegen_destroy(cg);
   kva_diag_destroy(diag);
+  joined_ptx_free(&a->modules);
 }
 
 static void test_ptxas(void **state) {
@@ -712,8 +764,7 @@ static void test_ptxas(void **state) {
     print_message("SKIP: ptxas says the same without sanitizers\n");
     skip();
   }
-  if (in_part(0)) assemble_all("sm_80", KVA_DTYPE_NONE);
-  if (in_part(1)) assemble_all("sm_90a", KVA_BF16);
+  for (uint32_t i = 0; i < N_ASSEMBLIES; i++) assemble(&assemblies[i]);
 }
 
 int main(void) {
@@ -721,8 +772,8 @@ int main(void) {
       cmocka_unit_test(test_module),      cmocka_unit_test(test_shared_limit),  cmocka_unit_test(test_rows),
       cmocka_unit_test(test_stage),       cmocka_unit_test(test_stage_numbers), cmocka_unit_test(test_long_rows),
       cmocka_unit_test(test_shared_rows), cmocka_unit_test(test_columns),       cmocka_unit_test(test_ordered),
-      cmocka_unit_test(test_vectors),     cmocka_unit_test(test_in_place),      cmocka_unit_test(test_ptxas),
-      cmocka_unit_test(test_large),       cmocka_unit_test(test_wrong_keys),    cmocka_unit_test(test_listed),
+      cmocka_unit_test(test_vectors),     cmocka_unit_test(test_in_place),      cmocka_unit_test(test_large),
+      cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_listed),        cmocka_unit_test(test_ptxas),
       cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

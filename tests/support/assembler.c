@@ -73,6 +73,63 @@ void assert_assembles(const char *text, size_t size, const char *arch) {
   kva_text_free(&log);
 }
 
+/* ---- several modules --------------------------------------------------------------------------------------------- */
+
+/* Version, target and size of addresses. */
+static size_t header_size(const char *ptx) {
+  const char *last = strstr(ptx, ".address_size");
+  assert_non_null(last);
+  return (size_t)(last - ptx) + strcspn(last, "\n");
+}
+
+static size_t name_length(const char *s) {
+  return strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$%0123456789");
+}
+
+/* Shared memory that is outside of the kernel: its buffers have any name. */
+static kva_map *shared_names(kva_arena *arena, const char *ptx) {
+  static const char declaration[] = "\n.shared ";
+  kva_map *names = kva_map_create(arena);
+  while ((ptx = strstr(ptx, declaration))) {
+    ptx += strlen(declaration);
+    const char *end = ptx + strcspn(ptx, "["), *begin = end;
+    while (name_length(begin - 1)) begin--;
+    kva_map_set(names, begin, (size_t)(end - begin), names);
+  }
+  return names;
+}
+
+/* Everything else that a module defines begins with kva_. */
+static void add_numbered(kva_text *out, const char *ptx, const kva_map *shared, uint32_t number) {
+  while (*ptx) {
+    size_t n = name_length(ptx);
+    bool defined = n && (!strncmp(ptx, "kva_", 4) || kva_map_get(shared, ptx, n));
+    n = n ? n : 1;
+    kva_text_add_bytes(out, ptx, n);
+    if (defined) kva_text_add(out, "_%u", number);
+    ptx += n;
+  }
+}
+
+void joined_ptx_add(joined_ptx *joined, const char *ptx) {
+  size_t header = header_size(ptx);
+  if (!joined->arena) {
+    joined->arena = kva_arena_create();
+    joined->known = kva_map_create(joined->arena);
+    kva_text_add_bytes(&joined->text, ptx, header);
+  }
+  assert_memory_equal(ptx, joined->text.data, header);
+  if (kva_map_get_str(joined->known, ptx)) return;
+  kva_map_set_str(joined->known, ptx, joined);
+  add_numbered(&joined->text, ptx + header, shared_names(joined->arena, ptx), kva_map_len(joined->known));
+}
+
+void joined_ptx_free(joined_ptx *joined) {
+  kva_text_free(&joined->text);
+  if (joined->arena) kva_arena_destroy(joined->arena);
+  *joined = (joined_ptx){0};
+}
+
 /* ---- the baseline ------------------------------------------------------------------------------------------------ */
 
 static const char baseline_path[] = "tests/codegen/gpu_kernels.txt";

@@ -19,6 +19,16 @@ bool assembler_log_has_trouble(const char *log);
 /* A failing assertion if it does not assemble, or with trouble; nothing where there is no ptxas. */
 void assert_assembles(const char *text, size_t size, const char *arch);
 
+/* Modules of one architecture as one text, since each start of ptxas takes longer than a small kernel. */
+typedef struct joined_ptx {
+  kva_arena *arena;
+  kva_map *known; /* the modules' texts */
+  kva_text text;
+} joined_ptx;
+/* Adds a module of LLVM's, unless an equal one is there. Its number is added to the names that it defines. */
+void joined_ptx_add(joined_ptx *joined, const char *ptx);
+void joined_ptx_free(joined_ptx *joined);
+
 /* Classes of a kernel's instructions: tensor cores; loads and stores of shared memory; asynchronous copies; global
  * memory; barriers, fences and waits; special functions and shuffles; float arithmetic; branches; the rest, which is
  * mostly addresses. */

@@ -126,6 +126,7 @@ static kva_status load_module(run *r) {
   size_t size;
   KVA_TRY(kva_codegen_emit(r->cg, "ptx", &r->text, &size));
   if (getenv("KVA_TEST_PRINT")) fputs(r->text, stderr);
+  if (r->options->visit_text) r->options->visit_text(r->options->visitor, r->text);
   return kva_ptx_module_create(r->text, size, "ptx", r->diag, &r->module);
 }
 

@@ -41,7 +41,8 @@ typedef struct kva_ptx_run {
   kva_ptx_counters counters;     /* out, of the last launch */
   kva_ptx_traffic traffic;       /* out, added up */
   void (*visit)(void *user, const kva_ptx_step *step); /* called after each launch, or NULL; must not change results */
-  void *visitor;                                       /* its user */
+  void (*visit_text)(void *user, const char *ptx);     /* called with each function's PTX, or NULL */
+  void *visitor;                                       /* their user */
   bool (*skips)(const char *kernel);                   /* kernels to skip: their results are zeros; or NULL */
 } kva_ptx_run;
 

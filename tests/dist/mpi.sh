@@ -11,12 +11,18 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # neither libr
 export OMPI_MCA_hwloc_base_binding_policy=none
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader # shared memory; looking for networks is a third of a start
 export OMPI_MCA_mpi_yield_when_idle=1 # ranks that wait leave the cores to the others
+mpich=()                              # the same for MPICH: yield.c
+if [ -n "${KVASIR_YIELD:-}" ]; then
+  mpich=(-genv LD_PRELOAD "$KVASIR_YIELD")
+  ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0
+fi
 
 # ranks N COMMAND...: N processes of the command by $launcher; both streams are in $work/out afterwards.
 ranks() {
-  local n=$1
+  local n=$1 program=${launcher:-${launchers[0]}} options=()
   shift
-  timeout 60 "${launcher:-${launchers[0]}}" -n "$n" "$@" >"$work/out" 2>&1 </dev/null
+  [[ $program != *mpich ]] || options=("${mpich[@]}")
+  timeout 60 "$program" "${options[@]}" -n "$n" "$@" >"$work/out" 2>&1 </dev/null
 }
 
 # one NAME OPTIONS...: a run of one process, with $work/NAME.jsonl and checkpoints in $work/NAME.

@@ -393,7 +393,6 @@ cu_result fake_run(const fake_op *op) {
     fake_violation("a copy or fill of %zu bytes reaches memory that was freed", op->bytes);
     return ERROR_ILLEGAL_ADDRESS;
   }
-  fake_open_memory(true);
   switch (op->kind) {
   case FAKE_COPY: memmove(op->to, op->from, op->bytes); break;
   case FAKE_FILL: memset(op->to, op->value, op->bytes); break;
@@ -403,7 +402,5 @@ cu_result fake_run(const fake_op *op) {
   case FAKE_EVENT:
   case FAKE_AWAIT: break;
   }
-  if (r == CU_SUCCESS) r = inject(op);
-  fake_open_memory(false);
-  return r;
+  return r == CU_SUCCESS ? inject(op) : r;
 }

@@ -99,7 +99,7 @@ typedef struct fake_ops {
 cu_result fake_enqueue(cu_stream stream, const fake_op *op);
 /* Runs what is queued; the first failure stays the answer of all later calls. */
 cu_result fake_wait(cu_stream stream);
-/* Runs one operation with device memory open. */
+/* Runs one operation; device memory is open. */
 cu_result fake_run(const fake_op *op);
 
 /* The error that all calls give: no context, or an earlier failure. */

@@ -77,40 +77,52 @@ static char byte_of(int from, int to, int64_t i) {
   return (char)(from * 31 + to * 7 + i % 251);
 }
 
+static void fill_bytes(int from, int to, int64_t n, char *x) {
+  for (int64_t i = 0; i < n; i++) x[i] = byte_of(from, to, i);
+}
+
 static void check_moves(kva_comm *c, int64_t bytes) {
   int rank = kva_comm_rank(c), size = kva_comm_size(c);
-  char *x = malloc((size_t)(bytes * size + 1)), *y = malloc((size_t)(bytes * size + 1));
-  EXPECT(x && y);
-  for (int64_t i = 0; i < bytes; i++) x[i] = byte_of(rank, 0, i);
+  size_t n = (size_t)bytes, all = n * (size_t)size;
+  char *x = malloc(all + 1), *y = malloc(all + 1), *expected = malloc(all + 1);
+  EXPECT(x && y && expected);
+  fill_bytes(rank, 0, bytes, x);
+  for (int r = 0; r < size; r++) fill_bytes(r, 0, bytes, expected + r * bytes);
   for (int64_t total = bytes * size; total >= 0; total -= bytes + 3) {
-    memset(y, 99, (size_t)(bytes * size));
+    memset(y, 99, all);
+    memset(expected + total, 99, all - (size_t)total);
     EXPECT(kva_comm_all_gather(c, bytes, total, x, y) == KVA_OK);
-    for (int64_t i = 0; i < bytes * size; i++)
-      EXPECT(y[i] == (i < total ? byte_of((int)(i / bytes), 0, i % bytes) : 99));
+    EXPECT(!memcmp(y, expected, all));
   }
-  for (int64_t i = 0; i < bytes * size; i++) x[i] = byte_of(rank, (int)(i / bytes), i % bytes);
+  for (int r = 0; r < size; r++) fill_bytes(rank, r, bytes, x + r * bytes);
+  for (int r = 0; r < size; r++) fill_bytes(r, rank, bytes, expected + r * bytes);
   EXPECT(kva_comm_all_to_all(c, bytes, x, y) == KVA_OK);
-  for (int64_t i = 0; i < bytes * size; i++) EXPECT(y[i] == byte_of((int)(i / bytes), rank, i % bytes));
+  EXPECT(!memcmp(y, expected, all));
   for (int root = 0; root < size; root++) {
-    for (int64_t i = 0; i < bytes; i++) x[i] = byte_of(rank, root, i);
+    fill_bytes(rank, root, bytes, x);
+    fill_bytes(root, root, bytes, expected);
     EXPECT(kva_comm_broadcast(c, root, bytes, x) == KVA_OK);
-    for (int64_t i = 0; i < bytes; i++) EXPECT(x[i] == byte_of(root, root, i));
+    EXPECT(!memcmp(x, expected, n));
   }
-  for (int64_t i = 0; i < bytes; i++) x[i] = byte_of(rank, 1, i);
+  fill_bytes(rank, 1, bytes, x);
+  fill_bytes(rank - 1, 1, bytes, expected);
   if (rank) EXPECT(kva_comm_receive(c, rank - 1, bytes, y) == KVA_OK);
   if (rank + 1 < size) EXPECT(kva_comm_send(c, rank + 1, bytes, x) == KVA_OK);
-  for (int64_t i = 0; rank && i < bytes; i++) EXPECT(y[i] == byte_of(rank - 1, 1, i));
+  EXPECT(!rank || !memcmp(y, expected, n));
   EXPECT(kva_comm_barrier(c) == KVA_OK);
   for (int by = -1; by <= 1; by += 2) {
     int from = rank - by, to = rank + by;
     int64_t sent = kva_comm_bytes(c);
-    memset(y, 99, (size_t)bytes);
+    memset(y, 99, n);
+    memset(expected, 0, n);
+    if (from >= 0 && from < size) fill_bytes(from, 1, bytes, expected);
     EXPECT(kva_comm_shift(c, by, bytes, x, y) == KVA_OK);
-    for (int64_t i = 0; i < bytes; i++) EXPECT(y[i] == (from >= 0 && from < size ? byte_of(from, 1, i) : 0));
+    EXPECT(!memcmp(y, expected, n));
     EXPECT(kva_comm_bytes(c) - sent == (to >= 0 && to < size ? bytes : 0));
   }
   free(x);
   free(y);
+  free(expected);
 }
 
 static void check_agreement(kva_comm *c) {
@@ -282,7 +294,7 @@ static void check_moves_on(kva_comm *c, kva_device *d, int64_t n) {
   int64_t total = n * size - n / 3;
   char *x = malloc((size_t)n), *y = malloc((size_t)(n * size));
   EXPECT(x && y);
-  for (int64_t i = 0; i < n; i++) x[i] = byte_of(rank, 0, i);
+  fill_bytes(rank, 0, n, x);
   exchange_on_device(c, d, KVA_CALL_ALL_GATHER, KVA_U8, n, x, total, y);
   for (int64_t i = 0; i < total; i++) EXPECT(y[i] == byte_of((int)(i / n), 0, i % n));
   int64_t sent = kva_comm_bytes(c);

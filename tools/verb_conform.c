@@ -41,7 +41,8 @@ typedef struct conform_options {
   int64_t seconds;
   bool verbose, json, gradients;
   kva_device_choice device;
-  char arch[16]; /* that the device's code is for; "": the CPU's */
+  char arch[16];          /* that the device's code is for; "": the CPU's */
+  const kva_cache *cache; /* of compiled code; NULL: none */
 } conform_options;
 
 typedef struct paths {
@@ -400,7 +401,7 @@ static kva_status load_case(const char *model, interface *f, kva_diag *diag, kva
 static kva_status load_and_compile(const char *model, const conform_options *o, interface *f, kva_diag *diag,
                                    kva_compiled **out) {
   kva_module *m = NULL;
-  kva_compile_options options = {.target = {.opt_level = 1}};
+  kva_compile_options options = {.target = {.opt_level = 1, .cache = o->cache}};
   KVA_TRY(kva_cli_target(&o->device, diag, &options.target));
   KVA_TRY(load_case(model, f, diag, &m));
   return kva_compile(m, &options, diag, out);
@@ -714,12 +715,19 @@ static kva_status find_device(conform_options *o, kva_diag *diag) {
   return a.status == KVA_OK ? KVA_OK : kva_fail(diag, a.status, NULL, "%s", why);
 }
 
+/* None by itself: a suite is thousands of entries, which would drive out those of other models. */
+static const kva_cache *named_cache(kva_arena *arena) {
+  const char *folder = getenv("KVASIR_CACHE");
+  return folder && *folder ? kva_user_cache(arena, NULL) : NULL;
+}
+
 static int run_chosen(const char *const *dirs, int n, conform_options *o) {
   kva_diag *diag = kva_diag_create();
   kva_arena *arena = kva_arena_create();
   kva_map *expected = NULL;
   paths cases = {0};
   kva_status status = find_device(o, diag);
+  o->cache = named_cache(arena);
   if (!status && o->output_dir) status = kva_folder_make(o->output_dir, 0777, diag);
   if (!status && o->expected) status = read_expected(o->expected, diag, arena, &expected);
   if (!status) choose_cases(dirs, n, o, &cases);

@@ -30,3 +30,15 @@ in_part() {
 
 # says TEXT: the last output has it.
 says() { grep -qF -- "$1" "$work/out" || fail "the output does not say: $1"; }
+
+# relu_case FOLDER: a case for conform, y = relu(x) of two numbers.
+relu_case() {
+  mkdir -p "$1/test_data_set_0"
+  printf '%s\n' 'model m (float[2] x) => (float[2] y) { y = kv.relu(x) }' >"$work/relu.kv"
+  expect 0 export "$work/relu.kv" -o "$1/model.onnx"
+  python3 - "$1/test_data_set_0" <<'PY'
+import struct, sys
+for name, values in (("input_0", (-1, 2)), ("output_0", (0, 2))): # TensorProto: dims, data_type, raw_data
+    open(f"{sys.argv[1]}/{name}.pb", "wb").write(b"\x08\x02\x10\x01\x4a\x08" + struct.pack("<2f", *values))
+PY
+}

@@ -84,6 +84,17 @@ done
 KVASIR_CACHE=$work/open expect 0 doctor
 says "off: $work/open"
 
+# conform keeps code in a folder that is named, and takes it from there.
+relu_case "$work/case"
+conform() { expect 0 conform "$work/case" && says "1 passed"; }
+KVASIR_CACHE=$work/named conform
+entry=$(echo "$work"/named/*.kvcode)
+touch -d @0 "$entry"
+inode=$(stat -c %i "$entry")
+KVASIR_CACHE=$work/named conform
+[ "$(stat -c %i "$entry")" = "$inode" ] && [ "$(stat -c %Y "$entry")" -gt 0 ] || fail "conform does not take what it kept"
+(unset KVASIR_CACHE; conform)
+
 # Where it lies by itself.
 [ -z "$(ls -A "$HOME")" ] || fail "the home folder was written to"
 unset KVASIR_CACHE

@@ -13,15 +13,7 @@ printf '%s\n' '.version 8.3' '.target sm_80' '.address_size 64' '.entry nothing(
 weights=$work/weights/step-0000000001.safetensors
 lm="models/lm.kv -D vocab=257 -D ctx=16 -D layers=1 -D d=16"
 
-# A case for conform, in its folder: y = relu(x).
-mkdir -p "$work/case/test_data_set_0"
-printf '%s\n' 'model m (float[2] x) => (float[2] y) { y = kv.relu(x) }' >"$work/relu.kv"
-"$KVASIR" export "$work/relu.kv" -o "$work/case/model.onnx" >"$work/out"
-python3 - "$work/case/test_data_set_0" <<'PY'
-import struct, sys
-for name, values in (("input_0", (-1, 2)), ("output_0", (0, 2))): # TensorProto: dims, data_type, raw_data
-    open(f"{sys.argv[1]}/{name}.pb", "wb").write(b"\x08\x02\x10\x01\x4a\x08" + struct.pack("<2f", *values))
-PY
+relu_case "$work/case"
 
 # Commands that print something: the help of every verb, and what the verbs are for.
 "$KVASIR" --help >"$work/out"

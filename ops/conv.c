@@ -83,21 +83,31 @@ typedef struct flat_sizes {
   int64_t in, out, kernel; /* elements of one channel */
 } flat_sizes;
 
-/* Adds all products of one output element, channel m of image n at o. Around x are zeros, and zero times an infinite
- * factor is NaN. */
+/* Where each tap of each output element is in a channel of x, or -1: the same for all channels and images. */
+static const int64_t *tap_offsets(const kva_conv_oracle *c, const flat_sizes *size, kva_arena *arena) {
+  int64_t *offsets = KVA_NEW_ARRAY(arena, int64_t, size->out * size->kernel + 1);
+  int64_t o[KVA_MAX_SPATIAL] = {0}, n = 0;
+  do {
+    int64_t k[KVA_MAX_SPATIAL] = {0};
+    do offsets[n++] = kva_window_offset(&c->window, c->in, o, k);
+    while (kva_next_index(c->window.n, c->window.kernel, k));
+  } while (kva_next_index(c->window.n, c->out, o));
+  return offsets;
+}
+
+/* Adds all products of output element y, of channel m of image n, whose taps are at `offsets`. Around x are zeros, and
+ * zero times an infinite factor is NaN. */
 static void accumulate_at(const kva_conv_oracle *c, const flat_sizes *size, kva_conv_role result, int64_t n, int64_t m,
-                          const int64_t *o, int64_t y, const double *a, const double *b, double *sum) {
+                          const int64_t *offsets, int64_t y, const double *a, const double *b, double *sum) {
   int64_t per_group = c->C / c->group, first = m / (c->M / c->group) * per_group;
   for (int64_t channel = 0; channel < per_group; channel++) {
-    int64_t k[KVA_MAX_SPATIAL] = {0}, w = (m * per_group + channel) * size->kernel;
-    do {
-      int64_t at = kva_window_offset(&c->window, c->in, o, k);
-      int64_t x = (n * c->C + first + channel) * size->in + at;
+    int64_t w = (m * per_group + channel) * size->kernel, base = (n * c->C + first + channel) * size->in;
+    for (int64_t k = 0; k < size->kernel; k++, w++) {
+      int64_t at = offsets[k], x = base + at;
       if (result == KVA_CONV_Y) sum[y] += (at >= 0 ? a[x] : 0) * b[w];
       if (result == KVA_CONV_W) sum[w] += (at >= 0 ? a[x] : 0) * b[y];
       if (result == KVA_CONV_X && at >= 0) sum[x] += a[w] * b[y];
-      w++;
-    } while (kva_next_index(c->window.n, c->window.kernel, k));
+    }
   }
 }
 
@@ -105,14 +115,14 @@ void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const d
                          double *sum) {
   uint32_t spatial = c->window.n;
   flat_sizes size = {product(spatial, c->in), product(spatial, c->out), product(spatial, c->window.kernel)};
-  if (size.out == 0 || size.in == 0) return;
-  for (int64_t n = 0; n < c->N; n++) {
-    for (int64_t m = 0; m < c->M; m++) {
-      int64_t o[KVA_MAX_SPATIAL] = {0}, y = (n * c->M + m) * size.out;
-      do accumulate_at(c, &size, result, n, m, o, y++, a, b, sum);
-      while (kva_next_index(spatial, c->out, o));
-    }
-  }
+  if (size.out == 0 || size.in == 0 || size.kernel == 0) return;
+  kva_arena *scratch = kva_arena_create();
+  const int64_t *offsets = tap_offsets(c, &size, scratch);
+  for (int64_t image = 0; image < c->N * c->M; image++)
+    for (int64_t o = 0; o < size.out; o++)
+      accumulate_at(c, &size, result, image / c->M, image % c->M, offsets + o * size.kernel, image * size.out + o, a, b,
+                    sum);
+  kva_arena_destroy(scratch);
 }
 
 static double *doubles_of(kva_arena *arena, const kva_ref_tensor *t) {

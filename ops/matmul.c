@@ -101,22 +101,37 @@ static int64_t dot_integers(const int64_t *x, int64_t x_step, const int64_t *y, 
   return (int64_t)sum;
 }
 
+/* A row of the result, whose n columns of y are a step apart. Elements of a row of y are neighbours where it is not
+ * transposed: all sums go on together then, each in the order of dot. */
+static void row_of_sums(const double *x, int64_t x_step, const matrix *y, int64_t depth, int64_t n, double *sums) {
+  const double *base = y->w->f + y->base;
+  if (y->column != 1) {
+    for (int64_t j = 0; j < n; j++) sums[j] = dot(x, x_step, base + j * y->column, y->row, depth);
+    return;
+  }
+  memset(sums, 0, (size_t)n * sizeof *sums);
+  for (int64_t k = 0; k < depth; k++) {
+    const double factor = x[k * x_step], *row = base + k * y->row;
+    for (int64_t j = 0; j < n; j++) sums[j] += factor * row[j];
+  }
+}
+
 kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_matmul_attrs *attrs = n->attrs;
   kva_ref_tensor *c = out[0];
   int64_t idx[KVA_MAX_RANK] = {0}, depth = in[0]->dims[in[0]->rank - (attrs->transpose_a ? 2 : 1)], at = 0;
+  int64_t columns = c->dims[c->rank - 1];
   if (c->n == 0) return KVA_OK;
-  do {
+  do { /* by rows */
     matrix a = matrix_at(in[0], c->rank, idx, attrs->transpose_a);
     matrix b = matrix_at(in[1], c->rank, idx, attrs->transpose_b);
-    int64_t x = a.base + idx[c->rank - 2] * a.row, y = b.base + idx[c->rank - 1] * b.column;
-    if (c->f)
-      c->f[at] = dot(a.w->f + x, a.column, b.w->f + y, b.row, depth);
-    else
-      c->i[at] = dot_integers(a.w->i + x, a.column, b.w->i + y, b.row, depth);
-    at++;
-  } while (kva_next_index(c->rank, c->dims, idx));
+    int64_t x = a.base + idx[c->rank - 2] * a.row;
+    if (c->f) row_of_sums(a.w->f + x, a.column, &b, depth, columns, c->f + at);
+    for (int64_t j = 0; c->i && j < columns; j++)
+      c->i[at + j] = dot_integers(a.w->i + x, a.column, b.w->i + b.base + j * b.column, b.row, depth);
+    at += columns;
+  } while (kva_next_index(c->rank - 1, c->dims, idx));
   return KVA_OK;
 }
 

@@ -19,6 +19,7 @@ typedef struct kva_target_options {
   int opt_level;      /* 0..3 of LLVM's code generator; default 2 */
   const char *arch;   /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
   bool library_gemm;  /* GPU: plain matrix products are calls of the device's library (cuBLASLt) */
+  bool bf16x3_gemm;   /* CPU: kva_target.bf16x3_gemm; an error without AMX */
   kva_pass_control *control;     /* how passes over kernels run; borrowed; NULL: the default */
   const struct kva_cache *cache; /* stores compiled code (cache.h); borrowed; NULL: no cache */
 } kva_target_options;

@@ -46,18 +46,49 @@ static void move_sums(kva_emit *e, const char *name, const kva_kplace *p) {
     move_tile(e, name, SUMS + (int)i, p, i / 2 * HALF * KVA_AMX_BLOCK + i % 2 * HALF, KVA_AMX_BLOCK);
 }
 
+enum { PART = KVA_AMX_BLOCK * KVA_AMX_WORDS };
+
+/* A part of the rows of a, and one of the columns of b. */
+static void load_a(kva_emit *e, const kva_kintrinsic *m, int64_t part) {
+  for (int i = 0; i < 2; i++)
+    move_tile(e, "llvm.x86.tileloadd64", A + i, &m->places[0], part * PART + i * HALF * KVA_AMX_WORDS, KVA_AMX_WORDS);
+}
+
+static void load_b(kva_emit *e, const kva_kintrinsic *m, int64_t part) {
+  for (int i = 0; i < 2; i++)
+    move_tile(e, "llvm.x86.tileloadd64", B + i, &m->places[1], part * PART + i * HALF, KVA_AMX_BLOCK);
+}
+
+static void multiply(kva_emit *e, const char *product) {
+  for (int i = 0; i < 4; i++) {
+    LLVMValueRef args[] = {number(e, SUMS + i), number(e, A + i / 2), number(e, B + i % 2)};
+    call(e, product, 3, args);
+  }
+}
+
+/* Each product has one factor in common with the one before it. */
+static void step_of_parts(kva_emit *e, const kva_kintrinsic *m) {
+  static const struct {
+    int a, b; /* -1: the one before */
+  } products[] = {{0, 2}, {-1, 1}, {-1, 0}, {1, -1}, {-1, 1}, {2, 0}};
+  for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+    if (products[i].a >= 0) load_a(e, m, products[i].a);
+    if (products[i].b >= 0) load_b(e, m, products[i].b);
+    multiply(e, "llvm.x86.tdpbf16ps");
+  }
+}
+
 static void step(kva_emit *e, const kva_kintrinsic *m) {
   static const char *const products[KVA_AMX_KINDS] = {[KVA_AMX_BF16] = "llvm.x86.tdpbf16ps",
                                                       [KVA_AMX_UNSIGNED_SIGNED] = "llvm.x86.tdpbusd",
                                                       [KVA_AMX_SIGNED_UNSIGNED] = "llvm.x86.tdpbsud"};
-  for (int i = 0; i < 2; i++) {
-    move_tile(e, "llvm.x86.tileloadd64", A + i, &m->places[0], i * HALF * KVA_AMX_WORDS, KVA_AMX_WORDS);
-    move_tile(e, "llvm.x86.tileloadd64", B + i, &m->places[1], i * HALF, KVA_AMX_BLOCK);
+  if (m->numbers[0] == KVA_AMX_FLOAT) {
+    step_of_parts(e, m);
+    return;
   }
-  for (int i = 0; i < 4; i++) {
-    LLVMValueRef args[] = {number(e, SUMS + i), number(e, A + i / 2), number(e, B + i % 2)};
-    call(e, products[m->numbers[0]], 3, args);
-  }
+  load_a(e, m, 0);
+  load_b(e, m, 0);
+  multiply(e, products[m->numbers[0]]);
 }
 
 void kva_ll_amx(kva_emit *e, const kva_kinstr *i) {

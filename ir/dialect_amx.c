@@ -10,11 +10,11 @@ static const kva_intrinsic_info rows[] = {
 
 static const char *check_step(const kva_kplace *p, int32_t kind) {
   if (kind < 0 || kind >= KVA_AMX_KINDS) return "no factors are of this kind";
-  kva_dtype type = kind == KVA_AMX_BF16 ? KVA_F32 : KVA_I32;
+  bool is_float = kind == KVA_AMX_BF16 || kind == KVA_AMX_FLOAT;
+  kva_dtype type = is_float ? KVA_F32 : KVA_I32;
   if (p[0].buf->dtype != type || p[1].buf->dtype != type) return "words have another type than the sums";
-  enum { ELEMENTS = KVA_AMX_BLOCK * KVA_AMX_WORDS };
-  return kva_place_is_outside(&p[0], ELEMENTS) || kva_place_is_outside(&p[1], ELEMENTS) ? "words exceed their buffer"
-                                                                                        : NULL;
+  int64_t n = KVA_AMX_BLOCK * KVA_AMX_WORDS * (kind == KVA_AMX_FLOAT ? KVA_AMX_PARTS : 1);
+  return kva_place_is_outside(&p[0], n) || kva_place_is_outside(&p[1], n) ? "words exceed their buffer" : NULL;
 }
 
 static const char *check_sums(const kva_kplace *p) {

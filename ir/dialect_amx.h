@@ -9,6 +9,9 @@
  *   amx_store d         d = sums
  *   amx_end             gives the registers back: behind the others
  *
+ * A step of KVA_AMX_FLOAT adds the products of parts whose numbers make at most 2: a0 b2, a0 b1, a0 b0, a1 b0, a1 b1,
+ * a2 b0, in this order.
+ *
  * Products of bf16: all low elements of a step and all high ones are summed by FMAs, and the sum of both is added;
  * subnormal numbers are 0 (Intel SDM, TDPBF16PS). Sums of bytes wrap. */
 #ifndef KVA_IR_DIALECT_AMX_H
@@ -35,9 +38,10 @@ typedef enum kva_amx_kind {
   KVA_AMX_BF16,            /* sums are float */
   KVA_AMX_UNSIGNED_SIGNED, /* bytes of a are unsigned, those of b signed; sums are int32 */
   KVA_AMX_SIGNED_UNSIGNED,
+  KVA_AMX_FLOAT, /* elements are sums of KVA_AMX_PARTS bf16: the words of all first ones, then of the others */
   KVA_AMX_KINDS
 } kva_amx_kind;
 
-enum { KVA_AMX_BLOCK = 32, KVA_AMX_WORDS = 16 /* rows and columns of a block; words of a step */ };
+enum { KVA_AMX_BLOCK = 32, KVA_AMX_WORDS = 16 /* rows and columns of a block; words of a step */, KVA_AMX_PARTS = 3 };
 
 #endif

@@ -37,7 +37,9 @@ typedef struct kva_target {
   uint32_t registers;   /* GPU: 32-bit registers of a multiprocessor */
   uint32_t shared_bytes; /* GPU: limit of shared memory per block */
   uint32_t row_bytes;    /* GPU: shared memory that a block may use to keep a long row */
-  bool library_gemm;     /* GPU: plain matrix products are calls of the device's library; a choice, not a fact */
+  /* Choices, not facts. */
+  bool library_gemm; /* GPU: plain matrix products are calls of the device's library */
+  bool bf16x3_gemm;  /* CPU with AMX: matrix products of float take it, each float as three bf16 */
 } kva_target;
 
 static inline bool kva_target_has(const kva_target *t, uint32_t features) {

@@ -112,7 +112,7 @@ typedef struct kva_device_choice {
        "GPU to compile for, sm_80 to sm_90a (the device's own)"},                                                      \
   {                                                                                                                    \
     "--gemm", NULL, KVA_GEMMS, KVA_OPTION_WORD, &(choice)->gemm,                                                       \
-        "matrix products on a GPU; library: cuBLASLt (cuda's default)"                                                 \
+        "matrix products; library: cuBLASLt (cuda's default); bf16x3: floats on a CPU with AMX"                        \
   }
 /* Fails for a device that this machine does not have; otherwise sets the compilation target. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);

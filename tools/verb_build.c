@@ -34,7 +34,7 @@ const kva_verb kva_verb_build = {
 
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
-  const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime, *tokenizer, *mesh_text;
+  const char *emit, *target, *output, *prefix, *weights, *precision, *gemm, *cc, *runtime, *tokenizer, *mesh_text;
   kva_mesh mesh; /* value of --mesh */
   bool object, is_static, shared, exe, train, generate, cubin;
   int64_t seed, memory;
@@ -189,13 +189,18 @@ static kva_status check_tokens(const build_options *o, const kva_module *m, kva_
 
 /* ---- the verb ---------------------------------------------------------------------------------------------------- */
 
+static kva_status describe_targets(const build_options *o, kva_arena *arena, kva_diag *diag, kva_target_options *out) {
+  for (uint32_t i = 0; i < o->targets.n; i++) {
+    out[i] = kva_target_named(o->targets.v[i]);
+    out[i].cache = kva_user_cache(arena, NULL);
+    KVA_TRY(kva_gemm_named(o->gemm, diag, &out[i]));
+  }
+  return KVA_OK;
+}
+
 static int build(const char *path, build_options *o, kva_arena *arena) {
   if (o->targets.n == 0) o->targets.v[o->targets.n++] = "native";
   kva_target_options targets[64];
-  for (uint32_t i = 0; i < o->targets.n; i++) {
-    targets[i] = kva_target_named(o->targets.v[i]);
-    targets[i].cache = kva_user_cache(arena, NULL);
-  }
   const char *prefix = o->prefix ? o->prefix : prefix_of(path, arena);
   if (strcmp(prefix, kva_c_identifier(arena, prefix)) != 0)
     return usage("--prefix: expected a name in C, found", prefix);
@@ -220,6 +225,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
   kva_module *m = NULL;
   kva_pass_control untouched = o->passes.control;
   kva_status status = kva_file_prepare(o->output, diag);
+  if (status == KVA_OK) status = describe_targets(o, arena, diag, targets);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &b.compute);
   if (status == KVA_OK) status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
   b.mesh = o->mesh;
@@ -264,6 +270,8 @@ static int run(int argc, char **argv) {
        "with --generate: a tokenizer.json (tokens are bytes)"},
       {"--emit", NULL, "KIND,...", KVA_OPTION_STRING, &o.emit, "texts to write as well, or alone"},
       {"--target", NULL, "NAME,...", KVA_OPTION_STRING, &o.target, "what to compile for (native)"},
+      {"--gemm", NULL, "generated|bf16x3", KVA_OPTION_WORD, &o.gemm,
+       "products of float; bf16x3: on a CPU with AMX (generated)"},
       {"--cubin", NULL, NULL, KVA_OPTION_FLAG, &o.cubin, "GPUs: machine code by ptxas beside the PTX"},
       {"--prefix", NULL, "NAME", KVA_OPTION_STRING, &o.prefix, "of all names in C (the model file's name)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},

@@ -34,6 +34,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --documents) mapfile -t COMPREPLY < <(compgen -W "packed apart" -- "$2") ;;
     --schedule) mapfile -t COMPREPLY < <(compgen -W "constant warmup cosine linear" -- "$2") ;;
     --resume) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --gemm) mapfile -t COMPREPLY < <(compgen -W "library generated bf16x3" -- "$2") ;;
     --precision) mapfile -t COMPREPLY < <(compgen -W "f32 bf16 f16" -- "$2") ;;
     --loss) mapfile -t COMPREPLY < <(compgen -W "cross_entropy mse" -- "$2") ;;
     --weights | --from) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;

@@ -12,6 +12,17 @@ kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_
   return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
 }
 
+kva_status kva_gemm_named(const char *name, kva_diag *diag, kva_target_options *target) {
+  bool library = name && !strcmp(name, "library"), parts = name && !strcmp(name, "bf16x3");
+  if (name && !library && !parts && strcmp(name, "generated") != 0)
+    return kva_error(diag, NULL, "gemm: expected library, generated or bf16x3, found '%s'", name);
+  if (library && !target->arch)
+    return kva_error(diag, NULL, "gemm library is for GPUs; a CPU's code is generated: generated or bf16x3");
+  if (parts && target->arch) return kva_error(diag, NULL, "gemm bf16x3 is for CPUs with AMX");
+  target->library_gemm = library, target->bf16x3_gemm = parts;
+  return KVA_OK;
+}
+
 /* `name=number` at *at, behind which *at is then. */
 static bool take_axis(const char **at, const char *name, int64_t most, int64_t *out) {
   size_t n = strlen(name);

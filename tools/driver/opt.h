@@ -23,7 +23,7 @@ typedef struct kva_opt_choice {
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &(c)->precision, "of products (f32)"},                    \
       {"--target", NULL, "NAME", KVA_OPTION_STRING, &(c)->target, "what passes prepare for: a CPU (native) or sm_80"}, \
       KVA_MESH_OPTION(&(c)->mesh), {                                                                                   \
-    "--gemm", NULL, KVA_GEMMS, KVA_OPTION_WORD, &(c)->gemm, "matrix products on a GPU (generated)"                     \
+    "--gemm", NULL, KVA_GEMMS, KVA_OPTION_WORD, &(c)->gemm, "matrix products of float (generated)"                     \
   }
 
 /* Runs the passes in order. `options` has their other options; the choice's precision and target are added to it. out:

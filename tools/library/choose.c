@@ -29,10 +29,7 @@ const kva_cache *kva_user_cache(kva_arena *arena, const char **out_reason) {
 /* cuda uses the library if it is present; other devices use a stand-in only on request. */
 static kva_status choose_gemm(const char *device, const char *gemm, kva_diag *diag, kva_target_options *target) {
   const char *path;
-  if (gemm && strcmp(gemm, "library") != 0 && strcmp(gemm, "generated") != 0)
-    return kva_error(diag, NULL, "gemm: expected library or generated, found '%s'", gemm);
-  if (gemm && !target->arch) return kva_error(diag, NULL, "gemm is for GPUs; the CPU's code is always generated");
-  target->library_gemm = gemm && !strcmp(gemm, "library");
+  KVA_TRY(kva_gemm_named(gemm, diag, target));
   if (gemm || !device || strcmp(device, "cuda") != 0) return KVA_OK;
   kva_diag *why = kva_diag_create();
   target->library_gemm = kva_gpu_find_blas(why, &path) == KVA_OK;

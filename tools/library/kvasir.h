@@ -210,9 +210,9 @@ typedef struct kvasir_compile_options {
   const char *device; /* where it will run: "cpu" (NULL), "cuda", or "ptxsim", a simulated GPU */
   const char *target; /* what to compile for; NULL: this machine's CPU, the device's GPU. "x86-64-v3", "sm_80", ... */
   const char *precision; /* of products: "f32" (NULL), "bf16", "f16" */
-  const char *gemm;      /* products on a GPU: "library", "generated"; NULL: the device's default */
-  const char *cache;     /* folder of compiled code, "off", or NULL: the one of the tool ($KVASIR_CACHE, ~/.cache) */
-  int check_indices;     /* not 0: an index of the data that is out of range fails the run; else it is clamped */
+  const char *gemm;  /* products: GPU: "library", "generated"; CPU with AMX: "generated", "bf16x3"; NULL: the default */
+  const char *cache; /* folder of compiled code, "off", or NULL: the one of the tool ($KVASIR_CACHE, ~/.cache) */
+  int check_indices; /* not 0: an index of the data that is out of range fails the run; else it is clamped */
 } kvasir_compile_options;
 
 /* Whether this machine has a device: KVASIR_MISSING with the reason if not, KVASIR_INVALID for an unknown name. */

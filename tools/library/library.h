@@ -74,7 +74,7 @@ const kva_cache *kva_user_cache(kva_arena *arena, const char **out_reason);
 /* That folder, with the tool's limit of size; `folder` is borrowed. */
 const kva_cache *kva_cache_in(kva_arena *arena, const char *folder);
 /* Sets what to compile for. Fails for a device that this machine does not have. target NULL: the device's own; gemm:
- * "library", "generated", or NULL, the device's default. */
+ * a name of kva_gemm_named, or NULL, the device's default. */
 KVA_MUST_USE kva_status kva_choose_target(const char *device, const char *target, const char *gemm, kva_diag *diag,
                                           kva_target_options *out);
 /* The memory of what a device computes on: of the GPU, or of this machine. The environment's KVASIR_MACHINE_MEMORY, a

@@ -105,8 +105,9 @@ kva_contraction kva_contract_blocks(const kva_contraction *c) {
   kva_contraction blocks = *c;
   bool matrix = c->leads * c->taps == 1 && kva_expr_is(c->lines, 1) && !c->factor_block;
   bool wide = !kva_expr_is_const(c->line, &columns) || columns >= KVA_AMX_BLOCK;
-  blocks.amx = kva_target_has(c->l->target, KVA_TARGET_AMX) && c->words && matrix && wide &&
-               kva_expr_is_const(c->depth, &depth) && depth % KVA_AMX_WORDS == 0 &&
-               kva_contract_has_rows(c, KVA_AMX_BLOCK);
+  int64_t step = c->words ? KVA_AMX_WORDS : 2 * KVA_AMX_WORDS;
+  bool elements = c->words || (c->type == KVA_F32 && c->l->target->bf16x3_gemm);
+  blocks.amx = kva_target_has(c->l->target, KVA_TARGET_AMX) && elements && matrix && wide &&
+               kva_expr_is_const(c->depth, &depth) && depth % step == 0 && kva_contract_has_rows(c, KVA_AMX_BLOCK);
   return blocks;
 }

@@ -32,6 +32,7 @@ typedef struct kva_tile {
   kva_expr_ctx *e;
   kva_tiling t;
   int64_t phases, segment; /* positions of a segment */
+  int64_t panel_packed;    /* elements that a panel's part of b takes */
   int64_t factor_block;    /* kva_contract_block */
   kva_dim columns, all_tiles, all_panels;
   bool one_slice; /* the sums start at 0 in registers */
@@ -41,7 +42,7 @@ typedef struct kva_tile {
   const kva_expr *tiles;                            /* of the item */
   const kva_expr *col0;                             /* of the panel */
   const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */
-  kva_kbuf *packed, *factors, *zeros, *sums_a, *packed_a, *square, *acc, *block;
+  kva_kbuf *packed, *factors, *zeros, *sums_a, *packed_a, *squares, *seen, *acc, *block;
 } kva_tile;
 
 static inline const kva_expr *kva_tile_num(const kva_tile *x, int64_t v) {
@@ -69,13 +70,17 @@ const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block,
 
 /* ---- amx.c ------------------------------------------------------------------------------------------------------- */
 
-/* The block's rows of a for a slice, and the panel's part of b where memory is contiguous along the depth. */
+/* Steps of the depth that one of the dialect takes, and the words that it is packed in. */
+int64_t kva_amx_depth(const kva_contraction *c);
+int64_t kva_amx_step(const kva_contraction *c);
+/* The block's rows of a for a slice, the panel's part of b, and one step of that. */
 void kva_amx_pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
 void kva_amx_pack_columns(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
+void kva_amx_pack_step(const kva_tile *x, const kva_expr *k0, const kva_expr *step);
 /* Around the products of an item. */
 void kva_amx_begin(const kva_tile *x);
 void kva_amx_end(const kva_tile *x);
 /* Adds the products of a slice to a tile's sums, or makes them where one slice is the whole depth. */
-void kva_amx_multiply(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *slice);
+void kva_amx_multiply(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *slice);
 
 #endif

@@ -260,7 +260,7 @@ static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *sli
 /* The panel's part of b. */
 static void pack(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (x->factor_block) pack_factors(x, k0, slice);
-  if (x->c->along_depth && x->c->amx)
+  if (x->c->amx)
     kva_amx_pack_columns(x, k0, slice);
   else if (x->c->along_depth)
     pack_transposed(x, k0, slice);
@@ -389,7 +389,7 @@ static void multiply_slice(const kva_tile *x, const kva_expr *k0, const kva_expr
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
   step s = {.tile = i->var, .row = kva_tile_first_row(x, i->var), .k0 = k0};
   if (x->c->amx) {
-    kva_amx_multiply(x, s.tile, slice);
+    kva_amx_multiply(x, s.tile, k0, slice);
   } else if (x->factor_block) {
     if (x->by_tile) clear_tile(x, i->var);
     multiply_blocks(x, &s, slice);
@@ -465,7 +465,7 @@ static void over_panels(const kva_tile *x, panel_body body, const kva_expr *k0, 
   kva_kloop *p = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_min(x->e, kva_tile_num(x, x->t.panels), left), "p");
   kva_tile y = *x;
   y.col0 = kva_tile_times(x, kva_k_name(x->kb, kva_tile_plus(x, x->first_panel, p->var), x->all_panels), x->t.panel);
-  if (x->together) y.packed0 = kva_tile_times(x, p->var, x->t.depth * x->segment);
+  if (x->together) y.packed0 = kva_tile_times(x, p->var, x->panel_packed);
   if (!x->by_tile) y.block0 = kva_tile_times(x, p->var, x->t.tiles * x->t.tile_rows * x->t.panel);
   body(&y, k0, slice);
   kva_k_loop_end(x->kb, p);
@@ -487,8 +487,10 @@ static void store_panel(const kva_tile *x, const kva_expr *k0, const kva_expr *s
 }
 
 static void pack_together(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
-  over_panels(x, pack_step, k0, k->var);
+  bool amx = x->c->amx;
+  const kva_expr *steps = amx ? kva_expr_div(x->e, slice, kva_tile_num(x, kva_amx_depth(x->c))) : slice;
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, steps, "k");
+  over_panels(x, amx ? kva_amx_pack_step : pack_step, k0, k->var);
   kva_k_loop_end(x->kb, k);
 }
 
@@ -554,16 +556,18 @@ static kva_tile tile_of(const kva_contraction *c) {
   x.by_tile = x.one_slice && !c->any;
   x.together = kva_tiling_packs_together(c, &x.t);
   x.packed0 = x.block0 = kva_tile_num(&x, 0);
-  int64_t packed = x.t.depth * c->leads * x.phases * x.segment;
-  x.packed = kva_k_local(kb, "packed", c->type, x.together ? packed * x.t.panels : packed);
+  x.panel_packed =
+      c->amx ? x.t.depth / kva_amx_depth(c) * kva_amx_step(c) : x.t.depth * c->leads * x.phases * x.segment;
+  x.packed = kva_k_local(kb, "packed", c->type, x.together ? x.panel_packed * x.t.panels : x.panel_packed);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
   if (x.factor_block && c->b_zero) {
     x.zeros = kva_k_local(kb, "zeros", c->type, x.t.depth / x.factor_block * x.t.panel);
     x.sums_a = kva_k_local(kb, "sums_a", c->type, block_rows * (x.t.depth / x.factor_block));
   }
-  if (kva_tiling_packs_a(c)) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * block_rows);
-  if (c->amx && (c->across_rows || c->along_depth))
-    x.square = kva_k_local(kb, "square", c->type, KVA_AMX_BLOCK * KVA_AMX_WORDS);
+  if (kva_tiling_packs_a(c))
+    x.packed_a = kva_k_local(kb, "packed_a", c->type, c->amx ? x.panel_packed * x.t.tiles : x.t.depth * block_rows);
+  if (c->amx && (c->across_rows || c->along_depth)) x.squares = kva_k_local(kb, "squares", c->type, kva_amx_step(c));
+  if (c->amx && !c->words) x.seen = kva_k_local(kb, "seen", KVA_U32, 2 * KVA_AMX_BLOCK);
   x.block = kva_k_local(kb, "block", c->type, (x.by_tile ? rows : block_rows * x.t.panels) * x.t.panel);
   if (!c->amx) x.acc = kva_k_local(kb, "acc", c->type, rows * x.t.panel);
   x.all_tiles = kva_expr_ceildiv(x.e, c->rows, kva_tile_num(&x, rows));

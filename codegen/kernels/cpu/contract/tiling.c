@@ -12,7 +12,7 @@ enum {
   PACKING_CYCLES = 4,      /* of a vector in L2 */
   FAR_CYCLES = 14,         /* of one beyond it */
   WINDOW_CYCLES = 12,      /* of one that lines of an image make, or a transposed matrix */
-  AMX_SPEED = 8,           /* times as many with AMX */
+  AMX_SPEED = 8,           /* times as many with AMX, by words */
   ITEM_PRODUCTS = 1 << 11, /* vectors of products in the time that starting an item takes */
   MAX_STEPS = 1024,        /* of a slice */
   MAX_WINDOW_PRODUCTS = 384,
@@ -142,7 +142,7 @@ static void choose_depth(const kva_contraction *c, const extents *n, kva_tiling 
   if (is_across(c) && t->depth * (rows + columns) > most_across(c)) t->depth = most_across(c) / (rows + columns);
   if (t->depth < 1) t->depth = 1;
   if (n->depth) t->depth = kva_ceil_div(n->depth, kva_ceil_div(n->depth, t->depth));
-  if (c->amx) t->depth = kva_round_up(t->depth, KVA_AMX_WORDS);
+  if (c->amx) t->depth = kva_round_up(t->depth, kva_amx_depth(c));
   if (kva_contract_block(c)) t->depth = kva_round_up(t->depth, kva_contract_block(c));
 }
 
@@ -175,7 +175,7 @@ static double overhead(const kva_contraction *c, const extents *n, const kva_til
   bool shuffles = is_window(c) || c->along_depth;
   double of_b = shuffles ? WINDOW_CYCLES : packing_cycles(c, n->depth * n->columns);
   double of_a = kva_tiling_packs_a(c) ? packing_cycles(c, n->depth * n->rows) : 0;
-  double speed = c->amx ? AMX_SPEED : 1;
+  double speed = !c->amx ? 1 : c->words ? AMX_SPEED : AMX_SPEED / (double)KVA_AMX_PARTS;
   double packing = speed * PRODUCTS_PER_CYCLE * (of_a / (double)columns + of_b / (double)rows);
   double start = speed * (double)(items * ITEM_PRODUCTS) / (double)products;
   double wait = (double)(kva_round_up(items, cores) - items) / (double)items + 0.1 * (double)cores / (double)items;

@@ -1,6 +1,7 @@
 /* kva_bench_kernels: small graphs and whole models, compiled as `kvasir run` compiles them, ready to be timed.
  *
  *   matmul:MxNxK:LAYOUT[:BATCH]  LAYOUT NN, NT (right operand stored N x K), TN (left operand stored K x M)
+ *   bf16x3:MxNxK:LAYOUT[:BATCH]  the same with --gemm bf16x3, on a CPU with AMX
  *   bf16:MxNxK:LAYOUT[:BATCH]    the same of bfloat16, result too
  *   bytes:MxNxK                  product of uint8 by int8 with sums in int32
  *   add:RxC, softmax:RxC         rows of C elements
@@ -100,10 +101,9 @@ static const struct graph_kind {
   const char *name;
   int n_numbers;
   kva_value *(*build)(kva_builder *b, const spec *s);
-} kinds[] = {{"matmul", 3, build_matmul},     {"bf16", 3, build_bf16},
-             {"bytes", 3, build_bytes},       {"add", 2, build_add},
-             {"swiglu", 2, build_swiglu},     {"softmax", 2, build_softmax},
-             {"rms_norm", 2, build_rms_norm}, {"shift_rope", 4, build_shift_rope}};
+} kinds[] = {{"matmul", 3, build_matmul},   {"bf16x3", 3, build_matmul},     {"bf16", 3, build_bf16},
+             {"bytes", 3, build_bytes},     {"add", 2, build_add},           {"swiglu", 2, build_swiglu},
+             {"softmax", 2, build_softmax}, {"rms_norm", 2, build_rms_norm}, {"shift_rope", 4, build_shift_rope}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 /* ---- reading a case ---------------------------------------------------------------------------------------------- */
@@ -231,7 +231,8 @@ static kva_status prepare(const char *text, int threads, kva_diag *diag, bench_c
     if (m) kva_module_destroy(m);
     return status;
   }
-  KVA_TRY(kva_compile(m, &(kva_compile_options){.target = {.opt_level = 2}}, diag, &c->compiled));
+  const kva_target_options target = {.opt_level = 2, .bf16x3_gemm = !strncmp(text, "bf16x3:", strlen("bf16x3:"))};
+  KVA_TRY(kva_compile(m, &(kva_compile_options){.target = target}, diag, &c->compiled));
   KVA_TRY(kva_session_create(c->compiled->artifact, &(kva_session_options){.threads = threads}, diag, &c->session));
   KVA_TRY(make_tensors(c, diag));
   KVA_TRY(kva_session_run(c->session, 0, c->in, c->out));
@@ -281,9 +282,9 @@ static void release(bench_case *c) {
 
 int main(int argc, char **argv) {
   bench_options o;
-  const char *usage =
-      "CASE: matmul:MxNxK:NN[:BATCH], bf16:MxNxK:NN[:BATCH], add:RxC, swiglu:RxC, softmax:RxC, rms_norm:RxC,\n"
-      "      shift_rope:BxTxHxD, model:FILE[:NAME=N,...]\n";
+  const char *usage = "CASE: matmul:MxNxK:NN[:BATCH], bf16x3:MxNxK:NN[:BATCH], bf16:MxNxK:NN[:BATCH], add:RxC, "
+                      "swiglu:RxC, softmax:RxC,\n"
+                      "      rms_norm:RxC, shift_rope:BxTxHxD, model:FILE[:NAME=N,...]\n";
   if (!bench_parse(argc, argv, usage, &o)) return 2;
   bench_case *cases = calloc((size_t)o.n_cases, sizeof *cases);
   if (!cases) return 3;

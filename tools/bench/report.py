@@ -18,7 +18,7 @@ def cpu_model():
 
 def heading(name, o, versions):
     return {"benchmark": name, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "cpu": cpu_model(),
-            "cpus": os.cpu_count(), "threads": o.threads, "rounds": o.rounds, "system": platform.platform(),
+            "cpus": os.cpu_count(), "threads": o.threads, "gemm": o.gemm, "rounds": o.rounds, "system": platform.platform(),
             "versions": versions}
 
 
@@ -52,9 +52,10 @@ def refusal(now, earlier):
     """Why what has this heading cannot be compared with an earlier result; None: it can."""
     if not earlier:
         return "the file has no such benchmark"
-    for key in ("cpu", "threads"):
-        if now[key] != earlier["heading"][key]:
-            return f"{key}: {now[key]}, in the file {earlier['heading'][key]}"
+    for key in ("cpu", "threads", "gemm"):
+        is_now, then = now.get(key, "generated"), earlier["heading"].get(key, "generated")
+        if is_now != then:
+            return f"{key}: {is_now}, in the file {then}"
     return None
 
 

@@ -35,7 +35,7 @@ static LLVMValueRef configuration(const kva_emit *e) {
 
 /* A tile of 16 rows, `row_words` apart, from word `first` of the place on. */
 static void move_tile(kva_emit *e, const char *name, int tile, const kva_kplace *p, int64_t first, int64_t row_words) {
-  LLVMValueRef at = kva_ll_i64(e, first);
+  LLVMValueRef at = kva_ll_i64(e, first * WORD * 8 / kva_dtype_bits(p->buf->dtype));
   LLVMValueRef from = LLVMBuildGEP2(e->b, kva_ll_storage(e, p->buf->dtype), kva_ll_place(e, p), &at, 1, "");
   LLVMValueRef args[] = {number(e, tile), from, kva_ll_i64(e, row_words * WORD)};
   call(e, name, 3, args);

@@ -8,13 +8,23 @@ static const kva_intrinsic_info rows[] = {
 #undef ROW
 };
 
+/* Words, or the bytes that they are made of. */
+static bool holds_words(const kva_kplace *p, kva_dtype sums) {
+  kva_dtype t = p->buf->dtype;
+  return t == sums || (sums == KVA_I32 && (t == KVA_I8 || t == KVA_U8));
+}
+
+static bool exceeds(const kva_kplace *p, int32_t kind) {
+  int64_t words = KVA_AMX_BLOCK * KVA_AMX_WORDS * (kind == KVA_AMX_FLOAT ? KVA_AMX_PARTS : 1);
+  return kva_place_is_outside(p, words * 32 / kva_dtype_bits(p->buf->dtype));
+}
+
 static const char *check_step(const kva_kplace *p, int32_t kind) {
   if (kind < 0 || kind >= KVA_AMX_KINDS) return "no factors are of this kind";
   bool is_float = kind == KVA_AMX_BF16 || kind == KVA_AMX_FLOAT;
   kva_dtype type = is_float ? KVA_F32 : KVA_I32;
-  if (p[0].buf->dtype != type || p[1].buf->dtype != type) return "words have another type than the sums";
-  int64_t n = KVA_AMX_BLOCK * KVA_AMX_WORDS * (kind == KVA_AMX_FLOAT ? KVA_AMX_PARTS : 1);
-  return kva_place_is_outside(&p[0], n) || kva_place_is_outside(&p[1], n) ? "words exceed their buffer" : NULL;
+  if (!holds_words(&p[0], type) || !holds_words(&p[1], type)) return "words have another type than the sums";
+  return exceeds(&p[0], kind) || exceeds(&p[1], kind) ? "words exceed their buffer" : NULL;
 }
 
 static const char *check_sums(const kva_kplace *p) {

@@ -1,6 +1,7 @@
 /* Advanced Matrix Extensions of Intel CPUs: registers of 16 rows of 64 bytes, and their products. Words are 32 bits:
  * two bf16, or four bytes. The registers of a thread hold a block of sums of 32 rows and 32 columns. A step of the
  * depth is 16 words of the factors: 32 rows of 16 words of a, 16 rows of 32 words of b. All are in row-major order.
+ * Buffers have words in the type of the sums, or their bytes.
  *
  *   amx_begin           gives the registers their shapes: before the others, once in a work item
  *   amx_clear           sums = 0

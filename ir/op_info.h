@@ -155,6 +155,8 @@ struct kva_op_info {
   /* Columns of n's result, a matrix, that its memory has together: kernels that take so many columns at once read it in
    * order. 0, NULL: rows lie in memory. */
   int64_t (*panel)(const kva_node *n);
+  /* Rows of a column that its panels have side by side. NULL: 1. */
+  int64_t (*panel_word)(const kva_node *n);
 
   /* Blocks of so many elements along `axis`, from index 0 on, have a factor in common, the scale of quantised weights,
    * which a sum along the axis can take once a block. 0, NULL: they have none. */
@@ -208,6 +210,11 @@ static inline bool kva_op_has_code(const kva_op_info *op) {
 /* The fact `panel` of what makes v; 0: it is not made by a node, or has none. */
 static inline int64_t kva_panel_of(const kva_value *v) {
   return v && v->def && v->def->op->panel ? v->def->op->panel(v->def) : 0;
+}
+
+/* The fact `panel_word`. */
+static inline int64_t kva_panel_word_of(const kva_value *v) {
+  return v && v->def && v->def->op->panel_word ? v->def->op->panel_word(v->def) : 1;
 }
 
 /* Operand i is in a set of operands. */

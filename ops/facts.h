@@ -36,6 +36,7 @@ void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out);
 /* ---- panels of columns (kva_op_info.panel) ----------------------------------------------------------------------- */
 
 int64_t kva_join_panels_panel(const kva_node *n);
+int64_t kva_join_panels_word(const kva_node *n);
 int64_t kva_join_filters_panel(const kva_node *n);
 int64_t kva_panel_of_operand(const kva_node *n); /* that of operand 0 */
 

@@ -35,6 +35,10 @@ static const char *const products[] = {
     "  y = kv.matmul <to = int32> (x * 120, w * -60)\n}",
     "main (int8[70, 128] x, uint8[50, 128] w) => (int32[70, 50] y) {\n"
     "  y = kv.matmul <transpose_b = true, to = int32> (x * -60, w * 120)\n}",
+    /* the last word has bytes past the end */
+    "main (uint8[70, 62] x, int8[62, 50] w) => (int32[70, 50] y) {\n  y = kv.matmul <to = int32> (x * 120, w)\n}",
+    "main (uint8[40, 127] x, int8[50, 127] w) => (int32[40, 50] y) {\n"
+    "  y = kv.matmul <transpose_b = true, to = int32> (x * 120, w)\n}",
     "main (uint8[4160, 70] x, int8[4160, 50] w) => (int32[70, 50] y) {\n"
     "  y = kv.matmul <transpose_a = true, to = int32> (x, w)\n}",
 };

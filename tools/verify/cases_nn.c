@@ -456,6 +456,8 @@ static const kva_case cases[] = {
     {.op = KVA_OP_join_panels, .attrs = "columns=64", .in = {{"2,3,32"}}, .no_gradient = true},
     {.op = KVA_OP_join_panels, .attrs = "columns=7", .in = {{"7,R=3,1"}}, .no_gradient = true},
     {.op = KVA_OP_join_panels, .attrs = "columns=3", .in = {{"1,0,4"}}, .no_gradient = true},
+    {.op = KVA_OP_join_panels, .attrs = "columns=10", .in = {{"3,5,4,4"}}, .no_gradient = true},
+    {.op = KVA_OP_join_panels, .attrs = "columns=6", .in = {{"2,R=3,3,2"}}, .no_gradient = true},
 
     /* join_filters: a part of the last panel, all of it, one spatial axis with a symbol, no channels */
     {.op = KVA_OP_join_filters, .attrs = "filters=10", .in = {{"3,2,3,5,4"}}, .no_gradient = true},

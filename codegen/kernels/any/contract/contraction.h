@@ -28,15 +28,18 @@ struct kva_contraction {
   kva_dtype type; /* of the sums */
   /* A step of the depth is a word in the type of the sums: four bytes of an int32, whose product is dot4, or the bits
    * of two bf16 as float, whose product is dot2. The depth is rounded up, with zeros. */
-  bool words, b_unsigned; /* b_unsigned: then a is signed; else a is unsigned, and b signed */
+  bool words, b_unsigned;          /* b_unsigned: then a is signed; else a is unsigned, and b signed */
+  const kva_contraction *elements; /* that words are made of; NULL: there are no words */
+  kva_dtype a_type, b_type;        /* of them */
   bool amx; /* CPU: words are multiplied in blocks (ir/dialect_amx.h); steps are a multiple of KVA_AMX_WORDS */
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
-  bool along_depth; /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
-  int64_t panel;    /* columns that memory of b has together; 0: all */
-  bool by_elements; /* a CPU is as fast without tiles */
-  int64_t gpu_rows; /* with fewer rows a GPU is, too */
-  bool across_rows; /* memory of a is contiguous along the rows, not along k; leads = taps = 1 */
+  bool along_depth;   /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
+  int64_t panel;      /* columns that memory of b has together; 0: all */
+  int64_t panel_word; /* steps of a column that these have side by side */
+  bool by_elements;   /* a CPU is as fast without tiles */
+  int64_t gpu_rows;   /* with fewer rows a GPU is, too */
+  bool across_rows;   /* memory of a is contiguous along the rows, not along k; leads = taps = 1 */
   /* Elements in the type of the sums. b accepts any position of a line and gives 0 for positions without an element. */
   kva_kval (*a)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*b)(const kva_contraction *c, const kva_contract_at *at);

@@ -69,12 +69,14 @@ static kva_kval result_of(const kva_contraction *c, const kva_contract_at *at, c
   return p->elements.result(&p->elements, at, out_index);
 }
 
-static kva_contraction by_words(const kva_contraction *c, int64_t n, int64_t bits) {
+static kva_contraction by_words(const kva_contraction *c, kva_dtype a, kva_dtype b) {
+  int64_t bits = kva_dtype_bits(a), n = 32 / bits;
   packing *p = KVA_NEW(c->l->kb->arena, packing);
   kva_contraction words = *c;
   *p = (packing){*c, n, bits};
   kva_expr_ctx *e = c->l->kb->exprs;
-  words.user = p, words.words = true;
+  words.user = p, words.words = true, words.elements = &p->elements;
+  words.a_type = a, words.b_type = b;
   words.depth = kva_expr_ceildiv(e, c->depth, kva_expr_const(e, n));
   words.a = word_a, words.b = word_b;
   words.any = c->any ? any_of : NULL, words.result = c->result ? result_of : NULL;
@@ -84,7 +86,7 @@ static kva_contraction by_words(const kva_contraction *c, int64_t n, int64_t bit
 kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b) {
   bool first = a == KVA_U8 && b == KVA_I8, second = a == KVA_I8 && b == KVA_U8;
   if (c->type != KVA_I32 || !(first || second)) return *c;
-  kva_contraction words = by_words(c, 4, 8);
+  kva_contraction words = by_words(c, a, b);
   words.b_unsigned = second;
   return words;
 }
@@ -95,7 +97,7 @@ kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dt
   bool bf16 = c->type == KVA_F32 && a == KVA_BF16 && b == KVA_BF16;
   bool few = c->along_depth && !kva_contract_has_rows(c, KVA_FEW_ROWS + 1);
   if (!bf16 || few || c->factor_block || !kva_expr_is_const(c->depth, NULL)) return *c;
-  kva_contraction words = by_words(c, 2, 16);
+  kva_contraction words = by_words(c, a, b);
   bool pays = kva_target_has(c->l->target, KVA_TARGET_DOT2) || kva_contract_blocks(&words).amx;
   return pays ? words : *c;
 }

@@ -13,6 +13,7 @@
 
 enum {
   PART = KVA_AMX_BLOCK * KVA_AMX_WORDS, /* words */
+  BYTES = 4,                            /* of a word */
   BEHIND = 16,                          /* words, so that steps begin at cache lines */
   LEAST_BITS = (127 - 100) << 23,
   LIMIT_BITS = (127 + 48) << 23,
@@ -29,6 +30,26 @@ int64_t kva_amx_depth(const kva_contraction *c) {
 
 int64_t kva_amx_step(const kva_contraction *c) {
   return c->words ? PART : KVA_AMX_PARTS * PART + BEHIND;
+}
+
+/* A word's bytes lie side by side in memory, words of a row of a, or of a step of b, behind each other: what is packed
+ * is a copy. */
+static bool copies(const kva_contraction *c, bool is_b) {
+  int64_t depth;
+  if (!c->words || c->type != KVA_I32) return false;
+  if (!kva_expr_is_const(c->elements->depth, &depth) || depth % BYTES) return false;
+  return is_b ? c->panel_word == BYTES && !c->along_depth : !c->across_rows;
+}
+
+kva_kbuf *kva_amx_local(const kva_tile *x, bool is_b, int64_t n) {
+  bool bytes = copies(x->c, is_b);
+  kva_dtype type = !bytes ? x->c->type : is_b ? x->c->b_type : x->c->a_type;
+  return kva_k_local(x->kb, is_b ? "packed" : "packed_a", type, x->panel_packed * n * (bytes ? BYTES : 1));
+}
+
+/* A place in a packed factor, which is counted in words. */
+static kva_kplace place_of(const kva_tile *x, kva_kbuf *packed, const kva_expr *word) {
+  return (kva_kplace){packed, kva_tile_times(x, word, kva_dtype_bits(x->c->type) / kva_dtype_bits(packed->dtype))};
 }
 
 static const kva_expr *steps_of(const kva_tile *x, const kva_expr *slice) {
@@ -152,6 +173,30 @@ static void pack_along(const kva_tile *x, const factor *f, const kva_expr *first
   kva_k_loop_end(x->kb, r);
 }
 
+/* The bytes of `rows` rows of words, `row` each, from elements of f: byte e of row r is byte e mod BYTES of a word. */
+static void copy_words(const kva_tile *x, const factor *f, const kva_expr *first, const kva_expr *rows, int64_t row,
+                       kva_kbuf *to, const kva_expr *at) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, rows, "r");
+  kva_kloop *e = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, row * BYTES), "e");
+  const kva_expr *bytes = kva_tile_num(x, BYTES), *zero = kva_tile_num(x, 0);
+  const kva_expr *there = kva_tile_plus(x, at, kva_tile_times(x, r->var, row));
+  kva_contract_at from = {.batch = x->batch, .lead = zero, .tap = zero, .phase = zero};
+  kva_tile elements = *x;
+  kva_kval v;
+  elements.c = x->c->elements;
+  if (f->is_b) {
+    from.k =
+        kva_tile_plus(x, kva_tile_times(x, kva_tile_plus(x, f->k, r->var), BYTES), kva_expr_mod(x->e, e->var, bytes));
+    v = kva_tile_element(&elements, elements.c->b, &from, kva_tile_plus(x, first, kva_expr_div(x->e, e->var, bytes)));
+  } else {
+    from.k = kva_tile_plus(x, kva_tile_times(x, f->k, BYTES), e->var), from.row = kva_tile_plus(x, first, r->var);
+    v = elements.c->a(elements.c, &from);
+  }
+  kva_k_store(x->kb, to, kva_tile_plus(x, kva_tile_times(x, there, BYTES), e->var), v);
+  kva_k_loop_end(x->kb, e);
+  kva_k_loop_end(x->kb, r);
+}
+
 /* Lines whose words memory has side by side, as rows of KVA_AMX_BLOCK words. */
 static void pack_across(const kva_tile *x, const factor *f, const kva_expr *first, const kva_expr *lines, kva_kbuf *to,
                         const kva_expr *at) {
@@ -199,6 +244,8 @@ void kva_amx_pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *sl
   if (x->c->across_rows) {
     pack_across(x, &a, row, kva_tile_rows(x, row), x->squares, kva_tile_num(x, 0));
     transpose_squares(x, true, x->packed_a, to);
+  } else if (copies(x->c, false)) {
+    copy_words(x, &a, row, kva_tile_rows(x, row), KVA_AMX_WORDS, x->packed_a, to);
   } else {
     pack_along(x, &a, row, kva_tile_rows(x, row), x->packed_a, to);
   }
@@ -214,6 +261,8 @@ void kva_amx_pack_step(const kva_tile *x, const kva_expr *k0, const kva_expr *st
   if (x->c->along_depth) {
     pack_along(x, &b, x->col0, columns, x->squares, kva_tile_num(x, 0));
     transpose_squares(x, false, x->packed, to);
+  } else if (copies(x->c, true)) {
+    copy_words(x, &b, x->col0, kva_tile_num(x, KVA_AMX_WORDS), KVA_AMX_BLOCK, x->packed, to);
   } else {
     pack_across(x, &b, x->col0, columns, x->packed, to);
   }
@@ -285,7 +334,7 @@ void kva_amx_multiply(const kva_tile *x, const kva_expr *tile_of_block, const kv
   amx(x, x->one_slice ? KVA_AMX_amx_clear : KVA_AMX_amx_load, x->one_slice ? NULL : sums, 0);
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, steps_of(x, slice), "s");
   const kva_expr *of_a = step_of_a(x, tile_of_block, s->var), *of_b = step_of_b(x, s->var);
-  const kva_kplace factors[KVA_K_MAX_PLACES] = {{x->packed_a, of_a}, {x->packed, of_b}};
+  const kva_kplace factors[KVA_K_MAX_PLACES] = {place_of(x, x->packed_a, of_a), place_of(x, x->packed, of_b)};
   kva_kinstr *branch = NULL;
   if (!c->words) {
     kva_kval magnitude =

@@ -73,6 +73,8 @@ const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block,
 /* Steps of the depth that one of the dialect takes, and the words that it is packed in. */
 int64_t kva_amx_depth(const kva_contraction *c);
 int64_t kva_amx_step(const kva_contraction *c);
+/* Memory for so many panels of b, or tiles of a. */
+kva_kbuf *kva_amx_local(const kva_tile *x, bool is_b, int64_t n);
 /* The block's rows of a for a slice, the panel's part of b, and one step of that. */
 void kva_amx_pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
 void kva_amx_pack_columns(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);

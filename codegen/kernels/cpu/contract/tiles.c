@@ -49,7 +49,7 @@ kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_co
   at->position = column;
   kva_kval v = element(x->c, at);
   kva_k_guard_end(x->kb, outer);
-  return kva_k_select(x->kb, inside, v, kva_k_const(x->kb, x->c->type, 0));
+  return kva_k_select(x->kb, inside, v, kva_k_const(x->kb, v->dtype, 0));
 }
 
 /* The columns lie on one line. */
@@ -558,14 +558,17 @@ static kva_tile tile_of(const kva_contraction *c) {
   x.packed0 = x.block0 = kva_tile_num(&x, 0);
   x.panel_packed =
       c->amx ? x.t.depth / kva_amx_depth(c) * kva_amx_step(c) : x.t.depth * c->leads * x.phases * x.segment;
-  x.packed = kva_k_local(kb, "packed", c->type, x.together ? x.panel_packed * x.t.panels : x.panel_packed);
+  int64_t panels = x.together ? x.t.panels : 1;
+  x.packed = c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
   if (x.factor_block && c->b_zero) {
     x.zeros = kva_k_local(kb, "zeros", c->type, x.t.depth / x.factor_block * x.t.panel);
     x.sums_a = kva_k_local(kb, "sums_a", c->type, block_rows * (x.t.depth / x.factor_block));
   }
-  if (kva_tiling_packs_a(c))
-    x.packed_a = kva_k_local(kb, "packed_a", c->type, c->amx ? x.panel_packed * x.t.tiles : x.t.depth * block_rows);
+  if (c->amx)
+    x.packed_a = kva_amx_local(&x, false, x.t.tiles);
+  else if (kva_tiling_packs_a(c))
+    x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * block_rows);
   if (c->amx && (c->across_rows || c->along_depth)) x.squares = kva_k_local(kb, "squares", c->type, kva_amx_step(c));
   if (c->amx && !c->words) x.seen = kva_k_local(kb, "seen", KVA_U32, 2 * KVA_AMX_BLOCK);
   x.block = kva_k_local(kb, "block", c->type, (x.by_tile ? rows : block_rows * x.t.panels) * x.t.panel);

@@ -7,9 +7,10 @@
  * which become bytes. Constant matrices of floats whose memory is spare are put into panels, too, if some product with
  * them has few rows, and others more, or none is transposed. Else matmul<transpose_b>(x, w) with constant w of floats
  * becomes a product with w transposed, unless all products with w have few rows: those read w along the depth as well
- * as along its columns. Likewise matrices of bytes. Filters of bytes get four channels side by side, the factor of one
- * step (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no multiple of four: the
- * image then has such channels, too.
+ * as along its columns. Likewise matrices of bytes; a CPU with AMX gets those for many rows in panels whose words are
+ * four bytes of a column (codegen/kernels/cpu/contract/amx.c copies them). Filters of bytes get four channels side by
+ * side, the factor of one step (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no
+ * multiple of four: the image then has such channels, too.
  *
  * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation;
  * codes whose rows are looked up, too (embeddings that are the output layer), stay for that as they are, beside the new
@@ -20,10 +21,11 @@
 #include "passes/passes_internal.h"
 #include "runtime/base/platform.h"
 
-enum { WORD_BITS = 32, PANEL = 64 };
+enum { WORD_BITS = 32, PANEL = 64, WORD = 4 /* bytes */ };
 
 typedef struct packing {
   kva_module *m;
+  const kva_target *target;
   char *room; /* for panels */
   size_t room_left, next_room;
   kva_map *done;      /* data and orientation -> kva_tensor_data * */
@@ -86,7 +88,7 @@ static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, k
   return out;
 }
 
-enum { FORM_WORDS = 2, FORM_BYTES = 4, FORM_PLAIN = 8, FORM_FLOATS = 32 }; /* with 1: transposed */
+enum { FORM_WORDS = 2, FORM_BYTES = 4, FORM_PLAIN = 8, FORM_FLOATS = 32, FORM_COLUMNS = 64 }; /* with 1: transposed */
 
 /* Numbers for how data are read: forms from 1 on, or in several ways. */
 enum { READ_DIFFERENTLY = INT32_MAX };
@@ -157,6 +159,24 @@ static void transpose_to_panels(const panels *p, const char *from, size_t size) 
       for (int64_t c = c0; c < p->columns && c < c0 + SQUARE; c++)
         for (int64_t r = r0; r < p->rows && r < r0 + SQUARE; r++)
           memcpy(to + (size_t)place(p, r, c) * size, from + (size_t)(c * p->rows + r) * size, size);
+}
+
+/* A matrix of bytes [K, N] as [N / PANEL, K / WORD, PANEL, WORD]. */
+static const kva_tensor_data *to_columns(packing *p, const kva_tensor_data *t, bool transposed) {
+  int64_t depth = t->dims[transposed], columns = t->dims[!transposed];
+  panels out = room_for(p, t, FORM_COLUMNS | transposed, t->dtype, depth, columns);
+  if (out.known) return out.to;
+  int64_t dims[] = {columns / PANEL, depth / WORD, PANEL, WORD}, step_k = transposed ? 1 : columns,
+          step_n = transposed ? depth : 1;
+  out.to->rank = 4, out.to->dims = kva_arena_memdup(p->m->arena, dims, sizeof dims);
+  const char *from = t->data;
+  char *to = (char *)(uintptr_t)out.to->data;
+  for (int64_t word = 0; word < columns * depth / WORD; word++) {
+    int64_t k = word / PANEL % dims[1] * WORD, n = word / (PANEL * dims[1]) * PANEL + word % PANEL;
+    for (int64_t i = 0; i < WORD; i++) to[word * WORD + i] = from[(k + i) * step_k + n * step_n];
+  }
+  release(p, t);
+  return out.to;
 }
 
 /* A matrix of floats. */
@@ -319,7 +339,7 @@ static void pack_node(packing *p, kva_node *n, bool transposed) {
 
 /* ---- filters of bytes -------------------------------------------------------------------------------------------- */
 
-enum { WORD = 4, FORM_FILTER = 16 };
+enum { FORM_FILTER = 16 };
 
 static bool is_bytes(const kva_tensor_data *t) {
   return t->dtype == KVA_I8 || t->dtype == KVA_U8;
@@ -403,10 +423,17 @@ static bool has_few_rows(kva_module *m, const kva_node *product) {
          results <= KVA_FEW_ROWS * columns;
 }
 
+/* The constant matrix of bytes that products, and they alone, read; NULL: n is none. */
+static const kva_tensor_data *bytes_of(const kva_node *n, bool *out_transposed) {
+  const kva_tensor_data *t = kva_is(n, KVA_OP_constant) ? kva_constant_of(&n->results[0]) : NULL;
+  return t && t->rank == 2 && is_bytes(t) && read_by_products(&n->results[0], out_transposed) ? t : NULL;
+}
+
 static void note_rows(packing *p, const kva_node *n) {
   bool transposed;
   const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], &transposed) : NULL;
   if (!t) t = transposed_weights(n);
+  if (!t) t = bytes_of(n, &transposed);
   for (const kva_use *u = t ? n->results[0].uses : NULL; u; u = u->next)
     kva_map_set(has_few_rows(p->m, u->user) ? p->few_rows : p->many_rows, &t->data, sizeof t->data, p);
 }
@@ -423,6 +450,29 @@ static bool wants_panels(const packing *p, const kva_node *n, bool *out_transpos
 static bool wants_transposition(const packing *p, const kva_node *n) {
   const kva_tensor_data *t = transposed_weights(n);
   return t && kva_map_get(p->many_rows, &t->data, sizeof t->data);
+}
+
+/* Steps of AMX are 16 words. */
+static bool wants_columns(const packing *p, const kva_node *n, bool *out_transposed) {
+  enum { STEP = 64 };
+  const kva_tensor_data *t = bytes_of(n, out_transposed);
+  if (!t || !p->target || !kva_target_has(p->target, KVA_TARGET_AMX)) return false;
+  if (kva_map_get(p->few_rows, &t->data, sizeof t->data)) return false;
+  int64_t depth = t->dims[*out_transposed], columns = t->dims[!*out_transposed];
+  return depth > 0 && depth % STEP == 0 && columns > 0 && columns % PANEL == 0;
+}
+
+static void pack_columns(packing *p, kva_node *n, bool transposed) {
+  kva_builder b = kva_builder_before(p->m, n);
+  kva_value *from = &n->results[0];
+  const kva_tensor_data *t = kva_constant_of(from);
+  kva_value *y = joined(&b, to_columns(p, t, transposed), t->dims[!transposed]);
+  y->name = from->name;
+  if (transposed)
+    turn_products(p->m, from, y);
+  else
+    kva_value_replace_all_uses(from, y);
+  kva_node_remove(n);
 }
 
 static void transpose_constant(packing *p, kva_node *n) {
@@ -456,6 +506,8 @@ static bool change_node(packing *p, kva_node *n) {
     pack_filters(p, n, filters);
   else if (wants_panels(p, n, &transposed))
     pack_floats(p, n, transposed);
+  else if (wants_columns(p, n, &transposed))
+    pack_columns(p, n, transposed);
   else if (wants_transposition(p, n))
     transpose_constant(p, n);
   else if (is_candidate(n, &transposed))
@@ -476,6 +528,7 @@ kva_status kva_opt_pack(kva_module *m, const kva_pass_options *options, bool *ch
   if (kva_for_gpu(options)) return KVA_OK;
   kva_arena *scratch = kva_arena_create();
   packing p = {.m = m,
+               .target = options->target,
                .next_room = FIRST_ROOM,
                .done = kva_map_create(scratch),
                .many_rows = kva_map_create(scratch),

@@ -39,6 +39,13 @@ static const char *const products[] = {
     "main (uint8[70, 62] x, int8[62, 50] w) => (int32[70, 50] y) {\n  y = kv.matmul <to = int32> (x * 120, w)\n}",
     "main (uint8[40, 127] x, int8[50, 127] w) => (int32[40, 50] y) {\n"
     "  y = kv.matmul <transpose_b = true, to = int32> (x * 120, w)\n}",
+    /* constants in panels of words */
+    "main (uint8[70, 128] x) => (int32[70, 64] y) {\n"
+    "  w = kv.cast <to = int8> (kv.reshape <shape = [128, 64]> (kv.iota <shape = [8192]> ()))\n"
+    "  y = kv.matmul <to = int32> (x * 120, w)\n}",
+    "main (int8[M, 64] x) => (int32[M, 192] y) {\n"
+    "  w = kv.cast <to = uint8> (kv.reshape <shape = [192, 64]> (kv.iota <shape = [12288]> ()))\n"
+    "  y = kv.matmul <transpose_b = true, to = int32> (x * -60, w)\n}",
     "main (uint8[4160, 70] x, int8[4160, 50] w) => (int32[70, 50] y) {\n"
     "  y = kv.matmul <transpose_a = true, to = int32> (x, w)\n}",
 };

@@ -1,13 +1,14 @@
 """Makes ONNX files of known models with random weights: python3 tools/bench/make_models.py FOLDER NAME...
 
 A name is a model, or a convolution as conv-CHANNELSxHEIGHTxWIDTH-FILTERSxHEIGHTxWIDTH-STRIDE-GROUPS. Models need pip's
-torch, torchvision, timm and transformers, all of them numpy and onnx. Axis `batch`, and `length` of texts, are symbolic. A
-file that is there is kept. `bench models` and `bench conv` call this.
+torch, torchvision, timm and transformers, those with 8 bits onnxruntime, all of them numpy and onnx. Axis `batch`, and
+`length` of texts, are symbolic. A file that is there is kept. `bench models` and `bench conv` call this.
 """
 import argparse
 import pathlib
 import re
 import sys
+import tempfile
 import warnings
 
 import numpy
@@ -43,6 +44,41 @@ MODELS = {
 }
 
 
+class Images:
+    """What activations' ranges are taken from."""
+
+    def __init__(self, n):
+        self.generator, self.left = numpy.random.default_rng(0), n
+
+    def get_next(self):
+        self.left -= 1
+        return {"x": self.generator.standard_normal((1, 3, 224, 224), dtype=numpy.float32)} if self.left >= 0 else None
+
+
+def quantize_static(source, path):
+    """QuantizeLinear and DequantizeLinear around all operators, a scale for each filter."""
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as folder:
+        folded = pathlib.Path(folder, "folded.onnx")
+        quant_pre_process(source, folded, skip_symbolic_shape=True)
+        quantization.quantize_static(folded, path, Images(2), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
+                                     activation_type=quantization.QuantType.QUInt8,
+                                     weight_type=quantization.QuantType.QInt8)
+
+
+def quantize_dynamic(source, path):
+    """Weights have 8 bits; activations are quantised where products read them."""
+    from onnxruntime import quantization
+
+    quantization.quantize_dynamic(source, path, weight_type=quantization.QuantType.QInt8)
+
+
+QUANTIZED = {"resnet50_qdq": ("resnet50", quantize_static), "bert_base_dynamic": ("bert_base", quantize_dynamic)}
+KNOWN = (*MODELS, *QUANTIZED)
+
+
 def make_conv(numbers, path):
     """One convolution, padded so that stride 1 keeps the extents."""
     c, h, w, m, kh, kw, stride, group = numbers
@@ -67,28 +103,37 @@ def make_model(name, path):
 
 def make(name, path):
     conv = re.fullmatch(r"conv-(\d+)x(\d+)x(\d+)-(\d+)x(\d+)x(\d+)-(\d+)-(\d+)", name)
-    if not conv and name not in MODELS:
-        sys.exit(f"make_models.py: no model is called {name}; there are {', '.join(MODELS)} and conv-...")
+    if not conv and name not in KNOWN:
+        sys.exit(f"make_models.py: no model is called {name}; there are {', '.join(KNOWN)} and conv-...")
+    if name in QUANTIZED:
+        source, quantize = QUANTIZED[name]
+        require(source, path.parent)
     print(f"making {path}", file=sys.stderr, flush=True)
     part = path.with_suffix(".part")
     if conv:
         make_conv([int(n) for n in conv.groups()], part)
+    elif name in QUANTIZED:
+        quantize(path.with_name(f"{source}.onnx"), part)
     else:
         make_model(name, part)
     part.rename(path)
 
 
+def require(name, folder):
+    path = folder / f"{name}.onnx"
+    if not path.exists():
+        make(name, path)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("names", nargs="+", metavar="NAME", help=", ".join(MODELS) + ", conv-...")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=", ".join(KNOWN) + ", conv-...")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     for name in options.names:
-        path = options.folder / f"{name}.onnx"
-        if not path.exists():
-            make(name, path)
+        require(name, options.folder)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
  * tools/gpu-check. With ptxas named kernels and training steps have machine code beside their PTX, and are cases of
  * their own with each.
  *
- * kva_gpu_pack --cpu TARGET [--every N] DIR [TEXT]...: the same of the operators alone, for a CPU of another machine:
- * the cases of kvasir ops --verify. --every N: the first of each operator in each type, and every Nth of the others.
+ * kva_gpu_pack --cpu TARGET [--every N] [--share I/N] DIR [TEXT]...: the same of the operators alone, for a CPU of
+ * another machine: the cases of kvasir ops --verify. --every N: the first of each operator in each type, and every Nth
+ * of the others.
+ * --share I/N: of these share I, from 1 on, of N.
  *
  * Expected results come from the reference evaluator in double, of the training run from the CPU. */
 #include "tools/driver/build.h"
@@ -31,8 +33,9 @@ typedef struct pack {
   char *const *only;                  /* cases whose names have one of these in them; n_only 0: all */
   const char *cpu;                    /* the target that operators are packed for; NULL: GPUs */
   uint32_t every;                     /* for a CPU: kva_verify_options.every */
+  uint32_t share, shares, n_met;      /* for a CPU: the cases that are packed, of those met; shares 0: all */
   const kva_cache *cache;             /* of compiled code; NULL: none */
-  kva_dtype_set packed[KVA_OP_COUNT]; /* for a CPU: types in which there is a case */
+  kva_dtype_set packed[KVA_OP_COUNT]; /* for a CPU: types in which there is a case, in whatever share */
 } pack;
 
 static bool is_asked(const pack *p, const char *name) {
@@ -190,6 +193,7 @@ static void add_for_cpu(void *user, const kva_case *c, kva_dtype dtype) {
   pack *p = user;
   kva_dtype_set type = (kva_dtype_set)1 << (dtype ? dtype : c->dtype ? c->dtype : KVA_F32);
   p->packed[c->op] |= type;
+  if (p->shares && p->n_met++ % p->shares + 1 != p->share) return;
   add_operator(p, c, dtype, p->cpu);
 }
 
@@ -542,7 +546,7 @@ static bool read_arguments(int argc, char **argv, pack *p) {
       p->cpu = argv[i + 1];
     else if (!strcmp(argv[i], "--every") && atoi(argv[i + 1]) > 0)
       p->every = (uint32_t)atoi(argv[i + 1]);
-    else
+    else if (strcmp(argv[i], "--share") != 0 || sscanf(argv[i + 1], "%u/%u", &p->share, &p->shares) != 2)
       return false;
   }
   if (i == argc || argv[i][0] == '-') return false;
@@ -554,7 +558,8 @@ int main(int argc, char **argv) {
   char ptxas[4096];
   pack p = {.machine = kva_find_ptxas(ptxas, sizeof ptxas)};
   if (!read_arguments(argc, argv, &p)) {
-    fprintf(stderr, "kva_gpu_pack [--cpu TARGET] [--every N] DIR [TEXT]...: writes what tools/gpu-check packs\n");
+    fprintf(stderr,
+            "kva_gpu_pack [--cpu TARGET] [--every N] [--share I/N] DIR [TEXT]...: writes what tools/gpu-check packs\n");
     return 2;
   }
   kva_arena *arena = kva_arena_create();

@@ -46,17 +46,16 @@ static void move_sums(kva_emit *e, const char *name, const kva_kplace *p) {
     move_tile(e, name, SUMS + (int)i, p, i / 2 * HALF * KVA_AMX_BLOCK + i % 2 * HALF, KVA_AMX_BLOCK);
 }
 
-enum { PART = KVA_AMX_BLOCK * KVA_AMX_WORDS };
-
 /* A part of the rows of a, and one of the columns of b. */
 static void load_a(kva_emit *e, const kva_kintrinsic *m, int64_t part) {
   for (int i = 0; i < 2; i++)
-    move_tile(e, "llvm.x86.tileloadd64", A + i, &m->places[0], part * PART + i * HALF * KVA_AMX_WORDS, KVA_AMX_WORDS);
+    move_tile(e, "llvm.x86.tileloadd64", A + i, &m->places[0], part * KVA_AMX_PART + i * HALF * KVA_AMX_WORDS,
+              KVA_AMX_WORDS);
 }
 
 static void load_b(kva_emit *e, const kva_kintrinsic *m, int64_t part) {
   for (int i = 0; i < 2; i++)
-    move_tile(e, "llvm.x86.tileloadd64", B + i, &m->places[1], part * PART + i * HALF, KVA_AMX_BLOCK);
+    move_tile(e, "llvm.x86.tileloadd64", B + i, &m->places[1], part * KVA_AMX_PART + i * HALF, KVA_AMX_BLOCK);
 }
 
 static void multiply(kva_emit *e, const char *product) {

@@ -15,7 +15,7 @@ static bool holds_words(const kva_kplace *p, kva_dtype sums) {
 }
 
 static bool exceeds(const kva_kplace *p, int32_t kind) {
-  int64_t words = KVA_AMX_BLOCK * KVA_AMX_WORDS * (kind == KVA_AMX_FLOAT ? KVA_AMX_PARTS : 1);
+  int64_t words = KVA_AMX_PART * (kind == KVA_AMX_FLOAT ? KVA_AMX_PARTS : 1);
   return kva_place_is_outside(p, words * 32 / kva_dtype_bits(p->buf->dtype));
 }
 

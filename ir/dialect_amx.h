@@ -43,6 +43,11 @@ typedef enum kva_amx_kind {
   KVA_AMX_KINDS
 } kva_amx_kind;
 
-enum { KVA_AMX_BLOCK = 32, KVA_AMX_WORDS = 16 /* rows and columns of a block; words of a step */, KVA_AMX_PARTS = 3 };
+enum {
+  KVA_AMX_BLOCK = 32, /* rows and columns */
+  KVA_AMX_WORDS = 16, /* of a step, in a row of a or a column of b */
+  KVA_AMX_PARTS = 3,
+  KVA_AMX_PART = KVA_AMX_BLOCK * KVA_AMX_WORDS, /* words of a factor in a step */
+};
 
 #endif

@@ -17,6 +17,7 @@
  * ones. Constants of several functions that share their data share the new data, too. Memory of codes that is spare is
  * given back as soon as it has been read, where nothing else reads it: the model is in memory once. Requires: folding
  * of constants before, none behind, which would undo it. Breaks: nothing. */
+#include "ir/dialect_amx.h"
 #include "ops/matmul.h"
 #include "passes/passes_internal.h"
 #include "runtime/base/platform.h"
@@ -452,9 +453,8 @@ static bool wants_transposition(const packing *p, const kva_node *n) {
   return t && kva_map_get(p->many_rows, &t->data, sizeof t->data);
 }
 
-/* Steps of AMX are 16 words. */
 static bool wants_columns(const packing *p, const kva_node *n, bool *out_transposed) {
-  enum { STEP = 64 };
+  enum { STEP = KVA_AMX_WORDS * WORD };
   const kva_tensor_data *t = bytes_of(n, out_transposed);
   if (!t || !p->target || !kva_target_has(p->target, KVA_TARGET_AMX)) return false;
   if (kva_map_get(p->few_rows, &t->data, sizeof t->data)) return false;
@@ -462,39 +462,34 @@ static bool wants_columns(const packing *p, const kva_node *n, bool *out_transpo
   return depth > 0 && depth % STEP == 0 && columns > 0 && columns % PANEL == 0;
 }
 
+/* Products read y, which is not transposed, instead of n's result. */
+static void replace_matrix(packing *p, kva_node *n, kva_value *y, bool transposed) {
+  y->name = n->results[0].name;
+  if (transposed)
+    turn_products(p->m, &n->results[0], y);
+  else
+    kva_value_replace_all_uses(&n->results[0], y);
+  kva_node_remove(n);
+}
+
 static void pack_columns(packing *p, kva_node *n, bool transposed) {
   kva_builder b = kva_builder_before(p->m, n);
-  kva_value *from = &n->results[0];
-  const kva_tensor_data *t = kva_constant_of(from);
-  kva_value *y = joined(&b, to_columns(p, t, transposed), t->dims[!transposed]);
-  y->name = from->name;
-  if (transposed)
-    turn_products(p->m, from, y);
-  else
-    kva_value_replace_all_uses(from, y);
-  kva_node_remove(n);
+  const kva_tensor_data *t = kva_constant_of(&n->results[0]);
+  replace_matrix(p, n, joined(&b, to_columns(p, t, transposed), t->dims[!transposed]), transposed);
 }
 
 static void transpose_constant(packing *p, kva_node *n) {
   kva_builder b = kva_builder_before(p->m, n);
-  kva_value *w = kva_const_tensor(&b, to_transposed(p, kva_constant_of(&n->results[0])));
-  w->name = n->results[0].name;
-  turn_products(p->m, &n->results[0], w);
-  kva_node_remove(n);
+  replace_matrix(p, n, kva_const_tensor(&b, to_transposed(p, kva_constant_of(&n->results[0]))), true);
 }
 
 static void pack_floats(packing *p, kva_node *n, bool transposed) {
   kva_builder b = kva_builder_before(p->m, n);
   bool ignored;
-  kva_value *from = &n->results[0];
+  const kva_value *from = &n->results[0];
   const kva_tensor_data *t = floats_of(from, &ignored);
-  kva_value *y = kva_cast(&b, joined(&b, to_floats(p, t, transposed), t->dims[!transposed]), from->type->dtype);
-  y->name = from->name;
-  if (transposed)
-    turn_products(p->m, from, y);
-  else
-    kva_value_replace_all_uses(from, y);
-  kva_node_remove(n);
+  kva_value *y = joined(&b, to_floats(p, t, transposed), t->dims[!transposed]);
+  replace_matrix(p, n, kva_cast(&b, y, from->type->dtype), transposed);
 }
 
 /* ---- the pass ---------------------------------------------------------------------------------------------------- */

@@ -98,14 +98,19 @@ static kva_module *load(const char *text, kva_diag *diag) {
   return m;
 }
 
-static void check(const char *text, bool bf16x3, double tolerance) {
-  static const eval_size sizes[][2] = {{{"M", 70}, {NULL, 0}}, {{"M", 3}, {NULL, 0}}, {{"M", 0}, {NULL, 0}}};
-  kva_diag *diag = kva_diag_create();
-  kva_module *m = load(text, diag);
+static kva_compiled *compiled(const char *text, bool bf16x3, kva_diag *diag) {
   kva_compile_options options = {.target = test_target(0, NULL)};
   kva_compiled *c;
   options.target.bf16x3_gemm = bf16x3;
   assert_int_equal(kva_compile(load(text, diag), &options, diag, &c), KVA_OK);
+  return c;
+}
+
+static void check(const char *text, bool bf16x3, double tolerance) {
+  static const eval_size sizes[][2] = {{{"M", 70}, {NULL, 0}}, {{"M", 3}, {NULL, 0}}, {{"M", 0}, {NULL, 0}}};
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load(text, diag);
+  kva_compiled *c = compiled(text, bf16x3, diag);
   for (size_t i = 0; i < (strchr(text, 'M') ? sizeof sizes / sizeof *sizes : 1); i++) {
     evaluated expected = evaluate_reference(m, m->functions.data[0], sizes[i]);
     evaluated found = evaluate_compiled(c, c->module->functions.data[0], sizes[i]);
@@ -143,10 +148,7 @@ static void test_accuracy(void **state) {
              rows[k].depth, rows[k].depth);
     kva_diag *diag = kva_diag_create();
     kva_module *m = load(text, diag);
-    kva_compile_options options = {.target = test_target(0, NULL)};
-    kva_compiled *c;
-    options.target.bf16x3_gemm = true;
-    assert_int_equal(kva_compile(load(text, diag), &options, diag, &c), KVA_OK);
+    kva_compiled *c = compiled(text, true, diag);
     evaluated expected = evaluate_reference(m, m->functions.data[0], NULL);
     evaluated found = evaluate_compiled(c, c->module->functions.data[0], NULL);
     for (uint32_t i = 0; i < 2; i++)

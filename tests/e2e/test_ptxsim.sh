@@ -32,6 +32,8 @@ expect 1 run models/mlp.kv --pin B=1 --pin T=4 --device abacus
 says "there are: cpu, ptxsim, cuda"
 expect 1 run models/mlp.kv --pin B=1 --pin T=4 --gemm library
 says "gemm library is for GPUs"
+expect 1 run models/mlp.kv --pin B=1 --pin T=4 --device ptxsim --gemm bf16x3
+says "gemm bf16x3 is for CPUs with AMX"
 expect 2 run models/mlp.kv --pin B=1 --pin T=4 --device ptxsim --gemm guessed
 says "expected library, generated or bf16x3"
 expect 1 run models/mlp.kv --pin B=1 --pin T=4 --target sm_80

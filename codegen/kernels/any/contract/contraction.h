@@ -28,10 +28,10 @@ struct kva_contraction {
   kva_dtype type; /* of the sums */
   /* A step of the depth is a word in the type of the sums: four bytes of an int32, whose product is dot4, or the bits
    * of two bf16 as float, whose product is dot2. The depth is rounded up, with zeros. */
-  bool words, b_unsigned;          /* b_unsigned: then a is signed; else a is unsigned, and b signed */
-  const kva_contraction *elements; /* that words are made of; NULL: there are no words */
-  kva_dtype a_type, b_type;        /* of them */
-  bool amx; /* CPU: words are multiplied in blocks (ir/dialect_amx.h); steps are a multiple of KVA_AMX_WORDS */
+  const kva_contraction *words; /* what words are made of; NULL: there are none */
+  kva_dtype a_type, b_type;     /* of its elements */
+  bool b_unsigned;              /* b is, and a is signed; else a is unsigned, and b signed */
+  bool amx; /* CPU: words, or floats, are multiplied in blocks (ir/dialect_amx.h) of kva_contract_amx_depth steps */
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
   bool along_depth;   /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
@@ -72,7 +72,10 @@ kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b,
 kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b);
 /* The same where both factors are bf16, summed in float, and the target has dot2, or AMX that they fill. */
 kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dtype b);
-/* c, with c.amx if it is a matrix product by words that fill the blocks of a target with AMX. */
+/* Steps of the depth that one of AMX takes. */
+int64_t kva_contract_amx_depth(const kva_contraction *c);
+/* c, with c.amx if it is a matrix product by words, or of floats where the target's choice is bf16x3, that fills the
+ * blocks of a target with AMX. */
 kva_contraction kva_contract_blocks(const kva_contraction *c);
 /* Minus the sum of a over the block of steps from at's k on. */
 kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at *at);

@@ -75,7 +75,7 @@ static kva_contraction by_words(const kva_contraction *c, kva_dtype a, kva_dtype
   kva_contraction words = *c;
   *p = (packing){*c, n, bits};
   kva_expr_ctx *e = c->l->kb->exprs;
-  words.user = p, words.words = true, words.elements = &p->elements;
+  words.user = p, words.words = &p->elements;
   words.a_type = a, words.b_type = b;
   words.depth = kva_expr_ceildiv(e, c->depth, kva_expr_const(e, n));
   words.a = word_a, words.b = word_b;
@@ -102,14 +102,18 @@ kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dt
   return pays ? words : *c;
 }
 
+int64_t kva_contract_amx_depth(const kva_contraction *c) {
+  return c->words ? KVA_AMX_WORDS : 2 * KVA_AMX_WORDS;
+}
+
 kva_contraction kva_contract_blocks(const kva_contraction *c) {
   int64_t depth, columns;
   kva_contraction blocks = *c;
   bool matrix = c->leads * c->taps == 1 && kva_expr_is(c->lines, 1) && !c->factor_block;
   bool wide = !kva_expr_is_const(c->line, &columns) || columns >= KVA_AMX_BLOCK;
-  int64_t step = c->words ? KVA_AMX_WORDS : 2 * KVA_AMX_WORDS;
   bool elements = c->words || (c->type == KVA_F32 && c->l->target->bf16x3_gemm);
   blocks.amx = kva_target_has(c->l->target, KVA_TARGET_AMX) && elements && matrix && wide &&
-               kva_expr_is_const(c->depth, &depth) && depth % step == 0 && kva_contract_has_rows(c, KVA_AMX_BLOCK);
+               kva_expr_is_const(c->depth, &depth) && depth % kva_contract_amx_depth(c) == 0 &&
+               kva_contract_has_rows(c, KVA_AMX_BLOCK);
   return blocks;
 }

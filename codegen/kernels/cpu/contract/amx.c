@@ -12,9 +12,8 @@
 #include "ir/dialect_amx.h"
 
 enum {
-  PART = KVA_AMX_BLOCK * KVA_AMX_WORDS, /* words */
-  BYTES = 4,                            /* of a word */
-  BEHIND = 16,                          /* words, so that steps begin at cache lines */
+  BYTES = 4,   /* of a word */
+  BEHIND = 16, /* words, so that steps begin at cache lines */
   LEAST_BITS = (127 - 100) << 23,
   LIMIT_BITS = (127 + 48) << 23,
 };
@@ -24,12 +23,8 @@ static int64_t parts(const kva_contraction *c) {
   return c->words ? 1 : KVA_AMX_PARTS;
 }
 
-int64_t kva_amx_depth(const kva_contraction *c) {
-  return c->words ? KVA_AMX_WORDS : 2 * KVA_AMX_WORDS;
-}
-
 int64_t kva_amx_step(const kva_contraction *c) {
-  return c->words ? PART : KVA_AMX_PARTS * PART + BEHIND;
+  return c->words ? KVA_AMX_PART : KVA_AMX_PARTS * KVA_AMX_PART + BEHIND;
 }
 
 /* A word's bytes lie side by side in memory, words of a row of a, or of a step of b, behind each other: what is packed
@@ -37,7 +32,7 @@ int64_t kva_amx_step(const kva_contraction *c) {
 static bool copies(const kva_contraction *c, bool is_b) {
   int64_t depth;
   if (!c->words || c->type != KVA_I32) return false;
-  if (!kva_expr_is_const(c->elements->depth, &depth) || depth % BYTES) return false;
+  if (!kva_expr_is_const(c->words->depth, &depth) || depth % BYTES) return false;
   return is_b ? c->panel_word == BYTES && !c->along_depth : !c->across_rows;
 }
 
@@ -53,12 +48,12 @@ static kva_kplace place_of(const kva_tile *x, kva_kbuf *packed, const kva_expr *
 }
 
 static const kva_expr *steps_of(const kva_tile *x, const kva_expr *slice) {
-  return kva_expr_div(x->e, slice, kva_tile_num(x, kva_amx_depth(x->c)));
+  return kva_expr_div(x->e, slice, kva_tile_num(x, kva_contract_amx_depth(x->c)));
 }
 
 /* Where a step of a tile of the block begins in x->packed_a, and one of the panel in x->packed. */
 static const kva_expr *step_of_a(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *step) {
-  const kva_expr *steps = kva_tile_times(x, tile_of_block, x->t.depth / kva_amx_depth(x->c));
+  const kva_expr *steps = kva_tile_times(x, tile_of_block, x->t.depth / kva_contract_amx_depth(x->c));
   return kva_tile_times(x, kva_tile_plus(x, steps, step), kva_amx_step(x->c));
 }
 
@@ -123,7 +118,7 @@ static void pack_word(const kva_tile *x, const factor *f, const kva_expr *line, 
   for (int64_t part = 0; part < KVA_AMX_PARTS; part++) {
     bool last = part == KVA_AMX_PARTS - 1;
     kva_kval l = last ? low : rounded(b, low), h = last ? high : rounded(b, high);
-    kva_k_store(b, to, kva_expr_addi(x->e, at, part * PART), pair(b, l, h));
+    kva_k_store(b, to, kva_expr_addi(x->e, at, part * KVA_AMX_PART), pair(b, l, h));
     low = kva_k2(b, KVA_K_sub, low, l), high = kva_k2(b, KVA_K_sub, high, h);
   }
 }
@@ -157,7 +152,7 @@ static void end_step(const kva_tile *x, kva_kbuf *to, const kva_expr *step) {
   kva_kval small = kva_k2(b, KVA_K_lt, least, kva_k_const_i(b, KVA_U32, LEAST_BITS));
   kva_kval outside = kva_k2(b, KVA_K_or, large, small);
   kva_kval magnitude = kva_k_select(b, outside, kva_k_const_f(b, KVA_F32, 0), kva_k_bitcast(b, least, KVA_F32));
-  kva_k_store(b, to, kva_expr_addi(x->e, step, KVA_AMX_PARTS * PART), magnitude);
+  kva_k_store(b, to, kva_expr_addi(x->e, step, KVA_AMX_PARTS * KVA_AMX_PART), magnitude);
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
@@ -183,7 +178,7 @@ static void copy_words(const kva_tile *x, const factor *f, const kva_expr *first
   kva_contract_at from = {.batch = x->batch, .lead = zero, .tap = zero, .phase = zero};
   kva_tile elements = *x;
   kva_kval v;
-  elements.c = x->c->elements;
+  elements.c = x->c->words;
   if (f->is_b) {
     from.k =
         kva_tile_plus(x, kva_tile_times(x, kva_tile_plus(x, f->k, r->var), BYTES), kva_expr_mod(x->e, e->var, bytes));
@@ -230,7 +225,7 @@ static void transpose_square(const kva_tile *x, bool to_words, const kva_expr *s
 
 static void transpose_squares(const kva_tile *x, bool to_words, kva_kbuf *to, const kva_expr *first) {
   kva_kloop *p = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, parts(x->c)), "part");
-  const kva_expr *part = kva_tile_times(x, p->var, PART);
+  const kva_expr *part = kva_tile_times(x, p->var, KVA_AMX_PART);
   transpose_square(x, to_words, part, to, kva_tile_plus(x, first, part));
   kva_k_loop_end(x->kb, p);
 }
@@ -238,7 +233,7 @@ static void transpose_squares(const kva_tile *x, bool to_words, kva_kbuf *to, co
 void kva_amx_pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, steps_of(x, slice), "s");
-  const factor a = {.k = kva_tile_plus(x, k0, kva_tile_times(x, s->var, kva_amx_depth(x->c)))};
+  const factor a = {.k = kva_tile_plus(x, k0, kva_tile_times(x, s->var, kva_contract_amx_depth(x->c)))};
   const kva_expr *to = step_of_a(x, i->var, s->var), *row = kva_tile_first_row(x, i->var);
   begin_step(x);
   if (x->c->across_rows) {
@@ -255,7 +250,7 @@ void kva_amx_pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *sl
 }
 
 void kva_amx_pack_step(const kva_tile *x, const kva_expr *k0, const kva_expr *step) {
-  const factor b = {true, kva_tile_plus(x, k0, kva_tile_times(x, step, kva_amx_depth(x->c)))};
+  const factor b = {true, kva_tile_plus(x, k0, kva_tile_times(x, step, kva_contract_amx_depth(x->c)))};
   const kva_expr *to = step_of_b(x, step), *columns = kva_tile_num(x, KVA_AMX_BLOCK);
   begin_step(x);
   if (x->c->along_depth) {
@@ -291,7 +286,7 @@ static int32_t kind_of(const kva_contraction *c) {
 
 /* Row r of the tile and a column: the products of a step, where memory has columns together. */
 static void add_column(const kva_tile *x, const factor *a, const factor *b, const kva_expr *row, const kva_expr *sums) {
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, kva_amx_depth(x->c)), "k");
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, kva_contract_amx_depth(x->c)), "k");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, KVA_AMX_BLOCK), "j");
   const kva_expr *at = kva_tile_plus(x, sums, j->var);
   kva_kval factors[] = {element(x, a, row, k->var), element(x, b, kva_tile_plus(x, x->col0, j->var), k->var)};
@@ -303,7 +298,7 @@ static void add_column(const kva_tile *x, const factor *a, const factor *b, cons
 /* The same where memory has a column's steps together. */
 static void add_depth(const kva_tile *x, const factor *a, const factor *b, const kva_expr *row, const kva_expr *sums) {
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, KVA_AMX_BLOCK), "j");
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, kva_amx_depth(x->c)), "k");
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, kva_contract_amx_depth(x->c)), "k");
   kva_kval factors[] = {element(x, a, row, k->var), element(x, b, kva_tile_plus(x, x->col0, j->var), k->var)};
   kva_kval product = kva_k2(x->kb, KVA_K_mul, factors[0], factors[1]);
   kva_kval sum = kva_k_reduce(x->kb, k, KVA_COMBINE_ADD, kva_k_const_f(x->kb, KVA_F32, 0), product);
@@ -324,7 +319,7 @@ static void add_floats(const kva_tile *x, const kva_expr *tile_of_block, const k
 }
 
 static kva_kval least_magnitude(const kva_tile *x, kva_kbuf *packed, const kva_expr *step) {
-  return kva_k_load(x->kb, packed, kva_expr_addi(x->e, step, KVA_AMX_PARTS * PART));
+  return kva_k_load(x->kb, packed, kva_expr_addi(x->e, step, KVA_AMX_PARTS * KVA_AMX_PART));
 }
 
 void kva_amx_multiply(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *slice) {
@@ -341,7 +336,7 @@ void kva_amx_multiply(const kva_tile *x, const kva_expr *tile_of_block, const kv
         kva_k2(x->kb, KVA_K_mul, least_magnitude(x, x->packed_a, of_a), least_magnitude(x, x->packed, of_b));
     branch = kva_k_if_begin(x->kb, kva_k2(x->kb, KVA_K_lt, magnitude, kva_k_const_f(x->kb, KVA_F32, LEAST)));
     amx(x, KVA_AMX_amx_store, sums, 0);
-    add_floats(x, tile_of_block, kva_tile_plus(x, k0, kva_tile_times(x, s->var, kva_amx_depth(c))));
+    add_floats(x, tile_of_block, kva_tile_plus(x, k0, kva_tile_times(x, s->var, kva_contract_amx_depth(c))));
     amx(x, KVA_AMX_amx_load, sums, 0);
     kva_k_if_else(x->kb, branch);
   }

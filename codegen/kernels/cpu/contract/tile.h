@@ -70,8 +70,7 @@ const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block,
 
 /* ---- amx.c ------------------------------------------------------------------------------------------------------- */
 
-/* Steps of the depth that one of the dialect takes, and the words that it is packed in. */
-int64_t kva_amx_depth(const kva_contraction *c);
+/* The words that a step of the dialect is packed in. */
 int64_t kva_amx_step(const kva_contraction *c);
 /* Memory for so many panels of b, or tiles of a. */
 kva_kbuf *kva_amx_local(const kva_tile *x, bool is_b, int64_t n);

@@ -488,7 +488,7 @@ static void store_panel(const kva_tile *x, const kva_expr *k0, const kva_expr *s
 
 static void pack_together(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   bool amx = x->c->amx;
-  const kva_expr *steps = amx ? kva_expr_div(x->e, slice, kva_tile_num(x, kva_amx_depth(x->c))) : slice;
+  const kva_expr *steps = amx ? kva_expr_div(x->e, slice, kva_tile_num(x, kva_contract_amx_depth(x->c))) : slice;
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, steps, "k");
   over_panels(x, amx ? kva_amx_pack_step : pack_step, k0, k->var);
   kva_k_loop_end(x->kb, k);
@@ -557,7 +557,7 @@ static kva_tile tile_of(const kva_contraction *c) {
   x.together = kva_tiling_packs_together(c, &x.t);
   x.packed0 = x.block0 = kva_tile_num(&x, 0);
   x.panel_packed =
-      c->amx ? x.t.depth / kva_amx_depth(c) * kva_amx_step(c) : x.t.depth * c->leads * x.phases * x.segment;
+      c->amx ? x.t.depth / kva_contract_amx_depth(c) * kva_amx_step(c) : x.t.depth * c->leads * x.phases * x.segment;
   int64_t panels = x.together ? x.t.panels : 1;
   x.packed = c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);

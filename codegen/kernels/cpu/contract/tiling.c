@@ -142,7 +142,7 @@ static void choose_depth(const kva_contraction *c, const extents *n, kva_tiling 
   if (is_across(c) && t->depth * (rows + columns) > most_across(c)) t->depth = most_across(c) / (rows + columns);
   if (t->depth < 1) t->depth = 1;
   if (n->depth) t->depth = kva_ceil_div(n->depth, kva_ceil_div(n->depth, t->depth));
-  if (c->amx) t->depth = kva_round_up(t->depth, kva_amx_depth(c));
+  if (c->amx) t->depth = kva_round_up(t->depth, kva_contract_amx_depth(c));
   if (kva_contract_block(c)) t->depth = kva_round_up(t->depth, kva_contract_block(c));
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { ALIGNMENT = 16, FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 4 << 20 };
+enum { ALIGNMENT = 16, LINE = 64, LARGE = 1 << 10, FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 4 << 20 };
 
 typedef struct block {
   struct block *previous;
@@ -50,11 +50,17 @@ static block *add_block(kva_arena *arena, size_t size) {
   return b;
 }
 
+/* Bytes of b that are left out before a piece of so many. */
+static size_t gap(const block *b, size_t size) {
+  return size >= LARGE ? -(uintptr_t)(b->data + b->used) % LINE : 0;
+}
+
 void *kva_arena_alloc(kva_arena *arena, size_t size) {
   if (size > SIZE_MAX / 4) out_of_memory(size);
   size = (size + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
   block *b = arena->last;
-  if (!b || b->size - b->used < size) b = add_block(arena, size);
+  if (!b || b->size - b->used < size + gap(b, size)) b = add_block(arena, size + LINE);
+  b->used += gap(b, size);
   void *p = b->data + b->used;
   b->used += size;
   arena->bytes += size;

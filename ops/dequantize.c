@@ -10,6 +10,7 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/incremental.h"
 #include "ops/shape.h"
 
@@ -62,6 +63,13 @@ kva_status kva_dequantize_infer(kva_module *m, const kva_node *n, const kva_type
     return kva_error(m->diag, &n->loc, "kv.dequantize: expected a float type as result, found %s", kva_dtype_name(to));
   out_types[0] = kva_type_with_dtype(m, kva_operand_type(n, 0), to ? to : kva_operand_type(n, 1)->dtype);
   return KVA_OK;
+}
+
+kva_value *kva_dequantize_permute(kva_builder *b, const kva_node *n, kva_value *const *operands,
+                                  const uint32_t *moved) {
+  kva_dequantize_attrs attrs = *(const kva_dequantize_attrs *)n->attrs;
+  attrs.axis = moved[layout_of(n).axis];
+  return kva_build(b, KVA_OP_dequantize, n->n_operands, operands, &attrs);
 }
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */

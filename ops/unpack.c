@@ -1,5 +1,5 @@
-/* unpack: x holds words of 32 bits, each of which has 8 elements of 4 bits or 16 of 2 bits that follow each other along
- * `axis`, the first one lowest. Along it y has `extent` elements, of an integer type `to` of 4 or 2 bits.
+/* unpack: x holds words of 32 bits, each of which has 4 elements of 8 bits, 8 of 4 or 16 of 2 that follow each other
+ * along `axis`, the first one lowest. Along it y has `extent` elements, of an integer type `to` of so many bits.
  *
  * A packed tensor keeps elements of one row in a word; so do the words here, of one column: elements of a row are then
  * in words that follow each other, which vectors load. Exact: moves bits. No gradient: integers. */
@@ -26,8 +26,8 @@ kva_status kva_unpack_infer(kva_module *m, const kva_node *n, const kva_type **o
   uint32_t axis;
   kva_dim dims[KVA_MAX_RANK];
   KVA_TRY(kva_normalize_axis(m, n, a->axis, x->rank, &axis));
-  if (!kva_dtype_is_int(a->to) || kva_dtype_bits(a->to) > 4)
-    return kva_error(m->diag, &n->loc, "kv.unpack: expected an integer type of 4 or 2 bits as result, found %s",
+  if (!kva_dtype_is_int(a->to) || kva_dtype_bits(a->to) > 8)
+    return kva_error(m->diag, &n->loc, "kv.unpack: expected an integer type of 8, 4 or 2 bits as result, found %s",
                      kva_dtype_name(a->to));
   if (x->dtype != KVA_U32) return kva_operand_error(m, n, 0, "expected uint32, found %s", kva_dtype_name(x->dtype));
   if (!a->extent) return kva_error(m->diag, &n->loc, "kv.unpack: attribute extent is missing");

@@ -55,7 +55,7 @@ static const error_case error_cases[] = {
     {{.op = KVA_OP_unpack, .attrs = "extent=9", .in = {{"1,4", 0, 0, KVA_U32}}},
      "not as many words as the extent needs"},
     {{.op = KVA_OP_unpack, .attrs = "extent=8", .in = {{"1,4", 0, 0, KVA_I32}}}, "expected uint32, found int32"},
-    {{.op = KVA_OP_unpack, .attrs = "extent=8; to=int8", .in = {{"1,4", 0, 0, KVA_U32}}}, "of 4 or 2 bits"},
+    {{.op = KVA_OP_unpack, .attrs = "extent=8; to=int16", .in = {{"1,4", 0, 0, KVA_U32}}}, "of 8, 4 or 2 bits"},
     {{.op = KVA_OP_join_panels, .attrs = "columns=9", .in = {{"2,3,4"}}}, "as many panels"},
     {{.op = KVA_OP_join_panels, .attrs = "columns=9", .in = {{"2,4"}}}, "rank 3"},
     {{.op = KVA_OP_join_filters, .attrs = "filters=9", .in = {{"2,3,5,4"}}}, "as many panels"},

@@ -469,6 +469,8 @@ static const kva_case cases[] = {
     {.op = KVA_OP_unpack, .attrs = "extent=16", .in = {{"2,5", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=1; extent=11; to=uint4", .in = {{"8,2", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=1; extent=33; to=int2", .in = {{"2,3,16", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "axis=1; extent=11; to=int8", .in = {{"2,3", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "extent=8; to=uint8", .in = {{"2,N=5", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=-2; extent=5; to=uint2", .in = {{"1,N=16", 0, 4294967295.0, KVA_U32}}},
 
     /* randomness and optimisers */

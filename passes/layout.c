@@ -1,12 +1,13 @@
 /* Convolutions on a CPU with channels last.
  *
- * What: a convolution with constant filters gets them in panels (kv.join_filters), and its result is transposed so that
- * the channels of a position lie side by side; who reads the result reads that through the inverse transposition.
- * Element code, pools, concatenations, pads, reductions and transpositions behind it work on the transposed tensor
- * themselves, so that the inverse goes to the edge of a region of such nodes. Convolutions there read it as they are:
- * in their kernels both transpositions are index arithmetic (codegen/kernels/cpu/contract/channels.c). An image from
- * outside of which each element has many products is transposed by a kernel of its own. Batch normalisation becomes
- * arithmetic, whose part without the image is one number a channel.
+ * What: a convolution with constant filters, of floats or of bytes with sums in int32, gets them in panels
+ * (kv.join_filters; of bytes in words, kv.unpack), and its result is transposed so that the channels of a position lie
+ * side by side; who reads the result reads that through the inverse transposition. Element code, pools, concatenations,
+ * pads, reductions and transpositions behind it work on the transposed tensor themselves, so that the inverse goes to
+ * the edge of a region of such nodes. Convolutions there read it as they are: in their kernels both transpositions are
+ * index arithmetic (codegen/kernels/cpu/contract/channels.c). An image from outside of which each element has many
+ * products is transposed by a kernel of its own. Batch normalisation becomes arithmetic, whose part without the image
+ * is one number a channel.
  *
  * Algorithm: two sweeps. The first unites convolutions and what can follow them to regions, and weighs what the
  * convolutions of each gain against the elements that transpositions at its edges move. The second rewrites, node by
@@ -329,6 +330,8 @@ static bool gains(const kva_layout *l, const kva_value *v) {
 /* An image from outside as n reads it. */
 static kva_value *image_of(kva_layout *l, kva_builder *b, const kva_node *n) {
   kva_value *x = kva_operand(n, 0), *last = last_of(l, x);
+  int64_t missing = kva_layout_missing_channels(n);
+  if (missing) return kva_pad_channels(b, x, missing);
   if (region_of(l, x) || (!last && !moves_image(l, n))) return x;
   if (!last) kva_map_set(l->last, &x, sizeof x, last = channels_last(b, x));
   return channels_first(b, last);

@@ -21,6 +21,8 @@ typedef struct kva_layout {
 
 /* layout_filters.c: the filters of n in panels, if a convolution with channels last takes them. */
 bool kva_layout_suits(const kva_layout *l, const kva_node *n);
+/* Channels that its image and kva_layout_filters have beyond n's, for words of bytes. */
+int64_t kva_layout_missing_channels(const kva_node *n);
 kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n);
 
 #endif

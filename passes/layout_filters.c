@@ -12,6 +12,7 @@ enum {
   AXES = 2,
   MAX_PATCH = 1 << 15, /* elements that a row of four results reads: half of what a kernel copies at once */
   LARGE = 1 << 21,     /* bytes */
+  WORD = 4,            /* channels of bytes that a step takes */
 };
 
 /* A constant, or one number everywhere. */
@@ -59,12 +60,31 @@ static bool fits(const kva_node *n) {
   return elements <= MAX_PATCH;
 }
 
+static bool is_of_bytes(const kva_node *n) {
+  kva_dtype x = kva_operand_type(n, 0)->dtype, w = kva_operand_type(n, 1)->dtype;
+  bool signs = (x == KVA_U8 && w == KVA_I8) || (x == KVA_I8 && w == KVA_U8);
+  return signs && n->results[0].type->dtype == KVA_I32;
+}
+
+int64_t kva_layout_missing_channels(const kva_node *n) {
+  return is_of_bytes(n) ? -kva_type_extent(kva_operand_type(n, 1), 1) & (WORD - 1) : 0;
+}
+
+/* Floats, or bytes that are in words or can be. */
+static bool has_types(const kva_node *n) {
+  const kva_value *w = kva_operand(n, 1);
+  bool words = ((const kva_conv_attrs *)n->attrs)->group == 1 || kva_layout_missing_channels(n) == 0;
+  if (is_of_bytes(n)) return words && kva_constant_of(w);
+  if (n->results[0].type->dtype != KVA_F32 || kva_operand_type(n, 0)->dtype != KVA_F32) return false;
+  return kva_constant_of(w) || uniform(w);
+}
+
 bool kva_layout_suits(const kva_layout *l, const kva_node *n) {
   if (!kva_is(n, KVA_OP_conv)) return false;
   const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1), *y = n->results[0].type;
-  if (y->dtype != KVA_F32 || x->dtype != KVA_F32 || y->rank - 2 > AXES) return false;
+  if (y->rank - 2 > AXES) return false;
   if (!kva_type_is_static_from(x, 1) || !kva_type_is_static_from(w, 0) || !kva_type_is_static_from(y, 1)) return false;
-  if (!kva_constant_of(kva_operand(n, 1)) && !uniform(kva_operand(n, 1))) return false;
+  if (!has_types(n)) return false;
   for (uint32_t d = 1; d < y->rank; d++)
     if (!kva_type_extent(y, d) || !kva_type_extent(x, d)) return false;
   int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
@@ -87,20 +107,35 @@ static void pack(const float *from, float *to, int64_t filters, int64_t channels
   }
 }
 
+/* The same of words, whose channels follow each other. */
+static void pack_words(const uint8_t *from, uint8_t *to, int64_t filters, int64_t channels, int64_t taps,
+                       int64_t panel) {
+  int64_t words = (channels + WORD - 1) / WORD;
+  for (int64_t m = 0; m < filters; m++) {
+    uint8_t *at = to + (m / panel * taps * words * panel + m % panel) * WORD;
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t t = 0; t < taps; t++) at[(t * words + c / WORD) * panel * WORD + c % WORD] = *from++;
+  }
+}
+
+/* w as floats or words of these dimensions. */
 static const kva_tensor_data *packed(kva_layout *l, const kva_tensor_data *w, uint32_t rank, const int64_t *dims) {
-  int64_t panel = dims[rank - 1], bytes = (int64_t)sizeof(float), taps = 1;
+  int64_t panel = dims[rank - 1], bytes = WORD, taps = 1;
   packing_key key = {w->data, panel};
   kva_tensor_data *to = kva_map_get(l->packed, &key, sizeof key);
   if (to) return to;
   for (uint32_t d = 0; d < rank; d++) bytes *= dims[d];
   for (uint32_t d = 2; d < w->rank; d++) taps *= w->dims[d];
   to = KVA_NEW(l->m->arena, kva_tensor_data);
-  *to = (kva_tensor_data){.dtype = w->dtype, .rank = rank, .bytes = bytes};
+  *to = (kva_tensor_data){.dtype = w->dtype == KVA_F32 ? KVA_F32 : KVA_U32, .rank = rank, .bytes = bytes};
   to->dims = kva_arena_memdup(l->m->arena, dims, rank * sizeof *dims);
-  float *data = kva_arena_alloc(l->m->arena, (size_t)bytes);
+  void *data = kva_arena_alloc(l->m->arena, (size_t)bytes);
   if (bytes >= LARGE) kva_pages_enlarge(data, (size_t)bytes);
   memset(data, 0, (size_t)bytes);
-  pack(w->data, data, w->dims[0], w->dims[1], taps, panel);
+  if (to->dtype == KVA_F32)
+    pack(w->data, data, w->dims[0], w->dims[1], taps, panel);
+  else
+    pack_words(w->data, data, w->dims[0], w->dims[1], taps, panel);
   to->data = data;
   kva_map_set(l->packed, &key, sizeof key, to);
   return to;
@@ -111,7 +146,8 @@ kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n) 
   uint32_t rank = w->type->rank + 1;
   int64_t panel = panel_of_node(l, n), dims[KVA_MAX_RANK] = {(kva_type_extent(w->type, 0) + panel - 1) / panel};
   for (uint32_t d = 2; d < w->type->rank; d++) dims[d - 1] = kva_type_extent(w->type, d);
-  dims[rank - 2] = kva_type_extent(w->type, 1), dims[rank - 1] = panel;
+  int64_t channels = kva_type_extent(w->type, 1) + kva_layout_missing_channels(n);
+  dims[rank - 2] = channels / (is_of_bytes(n) ? WORD : 1), dims[rank - 1] = panel;
   const kva_node *expand = uniform(w);
   if (expand) {
     kva_dim shape[KVA_MAX_RANK];
@@ -121,5 +157,7 @@ kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n) 
     panels = kva_const_tensor(b, packed(l, kva_constant_of(w), rank, dims));
   }
   kva_join_filters_attrs attrs = {.filters = w->type->dims[0]};
-  return kva_build(b, KVA_OP_join_filters, 1, &panels, &attrs);
+  kva_value *filters = kva_build(b, KVA_OP_join_filters, 1, &panels, &attrs);
+  kva_unpack_attrs words = {.axis = 1, .extent = kva_expr_const(l->m->exprs, channels), .to = w->type->dtype};
+  return is_of_bytes(n) ? kva_build(b, KVA_OP_unpack, 1, &filters, &words) : filters;
 }

@@ -383,16 +383,6 @@ static const kva_tensor_data *filters_of(const kva_node *n) {
   return taps_of(w) > 1 ? w : NULL;
 }
 
-static kva_value *with_channels(kva_builder *b, kva_value *x, int64_t more) {
-  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
-  for (uint32_t d = 0; d < x->type->rank; d++) {
-    before[d] = kva_expr_const(b->m->exprs, 0);
-    after[d] = kva_expr_const(b->m->exprs, d == 1 ? more : 0);
-  }
-  kva_pad_attrs attrs = {.before = {x->type->rank, before}, .after = {x->type->rank, after}};
-  return kva_build(b, KVA_OP_pad, 1, &x, &attrs);
-}
-
 static void pack_filters(packing *p, kva_node *n, const kva_tensor_data *w) {
   kva_builder b = kva_builder_before(p->m, n);
   const kva_type *type = kva_operand_type(n, 1);
@@ -404,7 +394,7 @@ static void pack_filters(packing *p, kva_node *n, const kva_tensor_data *w) {
   for (uint32_t d = 2; d < rank; d++) perm[d + 1] = d;
   kva_value *v = kva_transpose(&b, kva_const_tensor(&b, to_filter_words(p, w)), perm);
   kva_node_set_operand(n, 1, kva_reshape(&b, v, rank, dims));
-  if (channels > w->dims[1]) kva_node_set_operand(n, 0, with_channels(&b, kva_operand(n, 0), channels - w->dims[1]));
+  if (channels > w->dims[1]) kva_node_set_operand(n, 0, kva_pad_channels(&b, kva_operand(n, 0), channels - w->dims[1]));
 }
 
 /* ---- transposed constants of floats or bytes --------------------------------------------------------------------- */

@@ -182,3 +182,13 @@ bool kva_writes_states(const kva_function *f) {
     if (n->op->traits & KVA_WRITES_STATE) return true;
   return false;
 }
+
+kva_value *kva_pad_channels(kva_builder *b, kva_value *x, int64_t more) {
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < x->type->rank; d++) {
+    before[d] = kva_expr_const(b->m->exprs, 0);
+    after[d] = kva_expr_const(b->m->exprs, d == 1 ? more : 0);
+  }
+  kva_pad_attrs attrs = {.before = {x->type->rank, before}, .after = {x->type->rank, after}};
+  return kva_build(b, KVA_OP_pad, 1, &x, &attrs);
+}

@@ -41,6 +41,29 @@ static const char *const programs[] = {
     LINE("B, 33, 12", "2, 1, 12, 16", "32", "", "B, 33, 32"),
 };
 
+/* Bytes of one sign and of the other, whose filters are words; extents as above, of w in words. Inputs are small, so
+ * words get bits everywhere by a product. */
+#define BYTES(a, x, w, b, filters, channels, attrs, y)                                                           \
+  "main (" a "[" x "] x, uint32[" w "] w, int32[" filters "] bias) => (int32[" y "] y) {\n"                      \
+  "  many = kv.constant <value = uint32 {1442695041}> ()\n"                                                      \
+  "  f = kv.unpack <axis = 1, extent = " channels ", to = " b "> (kv.join_filters <filters = " filters "> (w * " \
+  "many))\n"                                                                                                     \
+  "  c = kv.conv " attrs " (kv.transpose <perm = [0, 3, 1, 2]> (x), f)\n"                                        \
+  "  y = kv.relu(kv.transpose <perm = [0, 2, 3, 1]> (c) + bias)\n}"
+
+static const char *const byte_programs[] = {
+    BYTES("uint8", "2, 7, 8, 64", "2, 1, 1, 16, 32", "int8", "64", "64", "<to = int32>", "2, 7, 8, 64"),
+    BYTES("int8", "B, 5, 3, 20", "2, 1, 1, 5, 32", "uint8", "40", "20", "<to = int32>", "B, 5, 3, 40"),
+    BYTES("uint8", "B, 14, 15, 16", "1, 3, 3, 4, 32", "int8", "32", "16", "<pads = [1, 1, 1, 1], to = int32>",
+          "B, 14, 15, 32"),
+    BYTES("uint8", "2, 17, 19, 132", "2, 3, 2, 33, 16", "int8", "19", "132",
+          "<pads = [2, 0, 1, 1], strides = [2, 1], dilations = [1, 2], to = int32>", "2, 9, 18, 19"),
+    BYTES("int8", "2, 9, 9, 24", "4, 3, 3, 3, 32", "uint8", "128", "12", "<group = 2, pads = [1, 1, 1, 1], to = int32>",
+          "2, 9, 9, 128"),
+    BYTES("uint8", "1, 8, 8, 128", "2, 1, 1, 32, 32", "int8", "64", "128", "<strides = [2, 2], to = int32>",
+          "1, 4, 4, 64"),
+};
+
 /* An image whose channels are not last, as at the beginning of a network. */
 static const char first_of_network[] =
     "main (float[B, 3, 30, 34] x, float[1, 7, 7, 3, 32] w) => (float[B, 15, 17, 20] y) {\n"
@@ -101,7 +124,12 @@ static void test_programs(void **state) {
   check_program(first_of_network);
 }
 
+static void test_bytes(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof byte_programs / sizeof *byte_programs; i++) check_program(byte_programs[i]);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs), cmocka_unit_test(test_bytes)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,8 @@
  * that of the inner loop even if the image has another. Tiles at an edge move back inside: they compute some positions
  * again, but store none twice.
  *
+ * Of bytes a step takes four channels: a word of the image and one of each filter, whose product is dot4.
+ *
  * Where each filter has an input channel of its own, panels and their channels are one, and the factor of the image is
  * a vector, too: a patch has the channels of its item alone.
  *
@@ -24,7 +26,8 @@
 
 enum {
   AXES = 2,
-  MAX_PATCH = 1 << 17, /* elements of the copied part of an image, on a stack: 512 KiB */
+  MAX_PATCH = 1 << 19, /* bytes of the copied part of an image, on a stack */
+  WORD = 4,            /* bytes that are multiplied together */
   MAX_POSITIONS = 224, /* of a block of a product */
   WANTED_ITEMS = 8,
   STREAMS = 4,
@@ -53,6 +56,8 @@ typedef struct channels {
   tiling t;
   uint32_t axes; /* spatial axes of the node */
   bool product, depthwise;
+  kva_dtype sum;                            /* float, or int32 of bytes */
+  int64_t word, size;                       /* channels that a step takes, bytes of one */
   int64_t vectors, panel, group_panels;     /* panels of one group */
   int64_t patch_rows, patch_columns, pitch; /* channels of a position */
   kva_kbuf *patch, *acc, *block;
@@ -134,8 +139,8 @@ static int64_t patch_elements(const channels *x, int64_t rows, int64_t columns) 
 
 /* A patch stays in the second cache beside panels. */
 static int64_t most_copied(const channels *x) {
-  int64_t fit = x->l->target->l2_bytes / 4 / (int64_t)sizeof(float);
-  return fit < MAX_PATCH ? fit : MAX_PATCH;
+  int64_t fit = x->l->target->l2_bytes / 4;
+  return (fit < MAX_PATCH ? fit : MAX_PATCH) / x->size;
 }
 
 static int64_t positions_known(const channels *x) {
@@ -179,7 +184,7 @@ static void choose_channels(channels *x) {
 
 static int64_t panel_bytes(const channels *x) {
   const geometry *g = &x->g;
-  return g->kernel[0] * g->kernel[1] * g->channels * x->panel * (int64_t)sizeof(float);
+  return g->kernel[0] * g->kernel[1] * g->channels * x->panel * x->size;
 }
 
 static int64_t blocks_known(const channels *x) {
@@ -218,7 +223,7 @@ static void share_out(channels *x) {
   while (items_known(x) < WANTED_ITEMS) {
     read[0] =
         positions_known(x) * x->g.stride[0] * x->g.stride[1] * x->pitch * kva_ceil_div(x->group_panels, x->t.panels);
-    read[1] = x->group_panels * panel_bytes(x) / (int64_t)sizeof(float) * kva_ceil_div(blocks_known(x), x->t.blocks);
+    read[1] = x->group_panels * panel_bytes(x) / x->size * kva_ceil_div(blocks_known(x), x->t.blocks);
     bool panels = may_split_panels(x);
     if (!panels && x->t.blocks == 1) return;
     int64_t *less = panels && (x->t.blocks == 1 || read[0] < read[1]) ? &x->t.panels : &x->t.blocks;
@@ -227,7 +232,7 @@ static void share_out(channels *x) {
 }
 
 static void choose_product_blocks(channels *x) {
-  int64_t most = x->l->target->l2_bytes / 2 / (int64_t)sizeof(float) / x->g.channels;
+  int64_t most = x->l->target->l2_bytes / 2 / x->size / x->g.channels;
   if (most > MAX_POSITIONS) most = MAX_POSITIONS;
   x->t.block_rows = 1, x->t.block_columns = even_block(positions_known(x), most, x->t.columns);
 }
@@ -264,6 +269,9 @@ static channels channels_of(kva_lower *l, const kva_node *n) {
     x.g.filters = x.g.groups, x.g.groups = 1;
   else
     x.pitch = x.g.channels;
+  x.sum = kva_k_compute_type(n->results[0].type->dtype);
+  x.word = x.sum == KVA_I32 ? WORD : 1;
+  x.size = (int64_t)sizeof(float) / x.word;
   x.vectors = x.panel / kva_target_lanes(l->target, KVA_F32);
   x.group_panels = kva_ceil_div(x.g.filters, x.panel);
   x.product = is_product(&x);
@@ -276,7 +284,9 @@ const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
   const kva_value *w = kva_operand(n, 1);
   const kva_type *y = n->results[0].type;
   if (!kva_panel_of(w) || !l->computes(l, w)) return "filters not in panels";
-  if (y->dtype != KVA_F32) return "not of float";
+  kva_dtype a = kva_operand_type(n, 0)->dtype, b = w->type->dtype;
+  bool bytes = y->dtype == KVA_I32 && ((a == KVA_U8 && b == KVA_I8) || (a == KVA_I8 && b == KVA_U8));
+  if (y->dtype != KVA_F32 && !bytes) return "not of float or bytes of both signs";
   if (y->rank - 2 > AXES) return "more than two spatial axes";
   if (!kva_type_is_static_from(y, 2) || !kva_type_is_static_from(kva_operand_type(n, 0), 1) ||
       !kva_type_is_static_from(w->type, 0))
@@ -285,6 +295,7 @@ const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
   if (panel % lanes || panel > 4 * lanes) return "panels of no few vectors";
   channels x = channels_of(l, n);
   if (x.g.groups > 1 && x.g.filters % panel) return "panels across groups";
+  if (x.g.channels % x.word) return "channels of no whole words";
   if (x.g.out[0] * x.g.out[1] * x.g.channels == 0) return "no elements";
   return choose_tile(&x) ? NULL : "a window larger than a stack";
 }
@@ -355,7 +366,7 @@ static const kva_expr *sum_at(const channels *x, const kva_expr *r, const kva_ex
 
 static void clear_sum(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
   (void)p;
-  kva_k_store(x->kb, x->acc, sum_at(x, r, q, j), kva_k_const(x->kb, KVA_F32, 0));
+  kva_k_store(x->kb, x->acc, sum_at(x, r, q, j), kva_k_const(x->kb, x->sum, 0));
 }
 
 static void save_sum(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
@@ -389,16 +400,41 @@ static kva_kval image_element(const channels *x, const kva_expr *r, const kva_ex
   return kva_k_load(x->kb, x->patch, patch_at(x, at[0], at[1], c));
 }
 
-static kva_kval filter_element(const channels *x, const kva_expr *j, const place *p) {
+static kva_kval filter_element(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j,
+                               const place *p) {
+  (void)r, (void)q;
   const kva_expr *idx[KVA_MAX_RANK] = {plus(x, times(x, p->panel, x->panel), j), p->c};
   for (uint32_t d = 0; d < x->axes; d++) idx[2 + d] = p->tap[AXES - x->axes + d];
   return x->l->operand(x->l, x->n, 1, idx);
 }
 
+typedef kva_kval (*element_fn)(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j,
+                               const place *p);
+
+/* Elements from p's channel on that follow each other in memory: one load of a word, as LLVM sees it. */
+static kva_kval word_from(const channels *x, element_fn element, const kva_expr *r, const kva_expr *q,
+                          const kva_expr *j, const place *p) {
+  kva_kval word = kva_k_const(x->kb, KVA_I32, 0);
+  for (int64_t i = 0; i < WORD; i++) {
+    place one = *p;
+    one.c = kva_expr_addi(x->e, p->c, i);
+    kva_kval bits = kva_k_convert(x->kb, kva_k_convert(x->kb, element(x, r, q, j, &one), KVA_U8), KVA_I32);
+    word = kva_k2(x->kb, KVA_K_or, word, kva_k2(x->kb, KVA_K_shl, bits, kva_k_const_i(x->kb, KVA_I32, 8 * i)));
+  }
+  return word;
+}
+
+static kva_kval product_of(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p,
+                           kva_kval sum) {
+  if (x->word == 1) return kva_k_op(x->kb, KVA_K_fma, image_element(x, r, q, j, p), filter_element(x, r, q, j, p), sum);
+  kva_kval a = word_from(x, image_element, r, q, j, p), b = word_from(x, filter_element, r, q, j, p);
+  bool first = kva_operand_type(x->n, 0)->dtype == KVA_U8; /* dot4 takes the unsigned factor first */
+  return kva_k_op(x->kb, KVA_K_dot4, first ? a : b, first ? b : a, sum);
+}
+
 static void add_product(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
   const kva_expr *at = sum_at(x, r, q, j);
-  kva_kval a = image_element(x, r, q, j, p), b = filter_element(x, j, p);
-  kva_k_store(x->kb, x->acc, at, kva_k_op(x->kb, KVA_K_fma, a, b, kva_k_load(x->kb, x->acc, at)));
+  kva_k_store(x->kb, x->acc, at, product_of(x, r, q, j, p, kva_k_load(x->kb, x->acc, at)));
 }
 
 /* Filters that few tiles read, and that come from memory, are read in several places at once: whatever a page's first
@@ -412,15 +448,15 @@ static int64_t streams_of(const channels *x, int64_t steps) {
 /* Without dilation the taps of a row of the window and their channels are one run of the patch. */
 static void add_products(const channels *x, place *p) {
   bool run = x->g.dilation[1] == 1 || x->g.kernel[1] == 1;
-  int64_t steps = x->g.channels * (run ? x->g.kernel[1] : 1), streams = streams_of(x, steps);
+  int64_t steps = x->g.channels / x->word * (run ? x->g.kernel[1] : 1), streams = streams_of(x, steps);
   kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->g.kernel[0]), "h");
   kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, run ? 1 : x->g.kernel[1]), "w");
   kva_kloop *c = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, steps / streams), "c");
-  const kva_expr *channels_here = num(x, x->g.channels);
+  const kva_expr *steps_here = num(x, x->g.channels / x->word);
   for (int64_t s = 0; s < streams; s++) {
     const kva_expr *step = kva_expr_addi(x->e, c->var, s * (steps / streams));
-    p->tap[0] = h->var, p->tap[1] = run ? kva_expr_div(x->e, step, channels_here) : w->var;
-    p->c = run ? kva_expr_mod(x->e, step, channels_here) : step;
+    p->tap[0] = h->var, p->tap[1] = run ? kva_expr_div(x->e, step, steps_here) : w->var;
+    p->c = times(x, run ? kva_expr_mod(x->e, step, steps_here) : step, x->word);
     over_tile(x, add_product, p);
   }
   kva_k_loop_end(x->kb, c);
@@ -430,8 +466,8 @@ static void add_products(const channels *x, place *p) {
 
 static int64_t bytes_to_next(const channels *x) {
   const geometry *g = &x->g;
-  int64_t row = g->filters * g->groups * (int64_t)sizeof(float);
-  return kva_contract_ahead(x->l->target, g->kernel[0] * g->kernel[1] * g->channels, positions_known(x) * row,
+  int64_t row = g->filters * g->groups * x->size;
+  return kva_contract_ahead(x->l->target, g->kernel[0] * g->kernel[1] * g->channels / x->word, positions_known(x) * row,
                             x->t.columns * row);
 }
 
@@ -546,9 +582,10 @@ void kva_cpu_channels_emit(kva_lower *l, const kva_node *n) {
                               kva_expr_ceildiv(x.e, results_of(&x, 1), num(&x, x.t.block_columns))};
   const kva_expr *all = kva_expr_mul(x.e, blocks[0], blocks[1]);
   if (!x.product) all = kva_expr_mul(x.e, all, n->results[0].type->dims[0]);
-  if (!x.product) x.patch = kva_k_local(x.kb, "patch", KVA_F32, x.patch_rows * x.patch_columns * x.pitch);
-  x.block = kva_k_local(x.kb, "block", KVA_F32, x.t.rows * x.t.columns * x.panel);
-  x.acc = kva_k_local(x.kb, "acc", KVA_F32, x.t.rows * x.t.columns * x.panel);
+  if (!x.product)
+    x.patch = kva_k_local(x.kb, "patch", kva_operand_type(n, 0)->dtype, x.patch_rows * x.patch_columns * x.pitch);
+  x.block = kva_k_local(x.kb, "block", x.sum, x.t.rows * x.t.columns * x.panel);
+  x.acc = kva_k_local(x.kb, "acc", x.sum, x.t.rows * x.t.columns * x.panel);
   const kva_expr *items =
       kva_expr_mul(x.e, kva_expr_ceildiv(x.e, all, num(&x, x.t.blocks)), kva_expr_mul(x.e, panel_groups, groups));
   kva_kloop *item = kva_k_loop_begin(x.kb, KVA_K_GRID, items, "item");

@@ -5,14 +5,15 @@
  *
  *   sum s (x - p) t (w - q) = s t sum (x - p)(w - q)
  *
- * and max_pool(dequantize(x, s, p)) becomes dequantize(max_pool(x), s, p), since dequantize is monotone for s > 0. So
- * graphs of QuantizeLinear and DequantizeLinear around their operators (QDQ) compute in bytes. What makes codes again,
- * bias, activation, division, rounding and saturation, stays as it is: fusion makes it the product's epilogue.
+ * and where nothing but a division by one number d reads the product, as QuantizeLinear does, times s t / d instead;
+ * max_pool(dequantize(x, s, p)) becomes dequantize(max_pool(x), s, p), since dequantize is monotone for s > 0. So
+ * graphs of QuantizeLinear and DequantizeLinear around their operators (QDQ) compute in bytes. What else makes codes
+ * again, bias, activation, rounding and saturation, stays as it is: fusion makes it the product's epilogue.
  *
- * Results: the sum is exact, so three roundings are left: of the sum (from 2^24 on), of s t, and of their product. That
- * is 1.5 units in the last place, less than a sum in float has. Both forms have the same bits where every product and
- * sum is exact in float, too: scales that are powers of two, sums below 2^24. Else codes that are made of the result
- * differ by one step at most, where the result is near the middle between two.
+ * Results: the sum is exact, so three roundings are left: of the sum (from 2^24 on), of s t or s t / d, and of their
+ * product. That is 1.5 units in the last place, less than a sum in float has. Both forms have the same bits where every
+ * product and sum is exact in float, too: scales that are powers of two, sums below 2^24. Else codes that are made of
+ * the result differ by one step at most, where the result is near the middle between two.
  *
  * Algorithm: one sweep. A product is taken if both operands are codes of 8 bits with constant scales and zero points:
  * one, or for weights one for each channel of the result; if the sum cannot leave int32 whatever the codes are; and if
@@ -70,14 +71,15 @@ static double reach_of(const factor *f) {
   return reach;
 }
 
-static float scale_at(const factor *x, const factor *w, int64_t i) {
+/* s t, over what the product is divided by. */
+static float scale_at(const factor *x, const factor *w, double divisor, int64_t i) {
   double s = kva_load_f64(KVA_F32, x->scale->data, 0), t = kva_load_f64(KVA_F32, w->scale->data, i);
-  return (float)(s * t);
+  return (float)(s * t / divisor);
 }
 
-static bool has_normal_scales(const factor *x, const factor *w) {
+static bool has_normal_scales(const factor *x, const factor *w, double divisor) {
   for (int64_t i = 0; i < elements_of(w->scale); i++)
-    if (!isnormal(scale_at(x, w, i))) return false;
+    if (!isnormal(scale_at(x, w, divisor, i))) return false;
   return true;
 }
 
@@ -105,7 +107,19 @@ static bool is_product_of_codes(const kva_node *n, factor *x, factor *w) {
   int64_t axis, products;
   if (!shape_of(n, &axis, &products)) return false;
   if (!is_factor(n, 0, -1, x) || !is_factor(n, 1, axis, w)) return false;
-  return (double)products * reach_of(x) * reach_of(w) <= INT32_MAX && has_normal_scales(x, w);
+  return (double)products * reach_of(x) * reach_of(w) <= INT32_MAX && has_normal_scales(x, w, 1);
+}
+
+/* The only user of n's result, if it divides that by one number, as QuantizeLinear does; else n, divided by 1. */
+static kva_node *division_of(kva_node *n, const factor *x, const factor *w, double *out_divisor) {
+  const kva_use *u = n->results[0].uses;
+  double divisor;
+  *out_divisor = 1;
+  if (u->next || !kva_is(u->user, KVA_OP_div) || u->index != 0) return n;
+  if (!kva_splat_value(kva_operand(u->user, 1), &divisor) || u->user->results[0].type != n->results[0].type) return n;
+  if (!has_normal_scales(x, w, divisor)) return n;
+  *out_divisor = divisor;
+  return u->user;
 }
 
 bool kva_stays_codes(const kva_node *n) {
@@ -116,12 +130,12 @@ bool kva_stays_codes(const kva_node *n) {
   return n->results[0].uses != NULL;
 }
 
-/* s t as a constant that broadcasts to the result. */
-static kva_value *scales_of(kva_builder *b, const kva_node *n, const factor *x, const factor *w) {
+/* The scales as a constant that broadcasts to the result. */
+static kva_value *scales_of(kva_builder *b, const kva_node *n, const factor *x, const factor *w, double divisor) {
   int64_t count = elements_of(w->scale), dims[KVA_MAX_RANK];
   kva_tensor_data *t = KVA_NEW(b->m->arena, kva_tensor_data);
   float *data = KVA_NEW_ARRAY(b->m->arena, float, count + 1);
-  for (int64_t i = 0; i < count; i++) data[i] = scale_at(x, w, i);
+  for (int64_t i = 0; i < count; i++) data[i] = scale_at(x, w, divisor, i);
   *t = (kva_tensor_data){.dtype = KVA_F32, .data = data, .bytes = count * (int64_t)sizeof *data};
   bool many = kva_operand_type(kva_operand(n, 1)->def, 1)->rank > 0;
   if (many) t->rank = kva_is(n, KVA_OP_conv) ? n->results[0].type->rank - 1 : 1;
@@ -130,12 +144,16 @@ static kva_value *scales_of(kva_builder *b, const kva_node *n, const factor *x, 
   return kva_const_tensor(b, t);
 }
 
-static kva_value *integer_product(kva_builder *b, kva_node *n) {
+/* Stands for the result of *n, which becomes a division behind it if there is one. */
+static kva_value *integer_product(kva_builder *b, kva_node **n_io) {
   factor x, w;
+  kva_node *n = *n_io;
+  double divisor;
   if (!is_product_of_codes(n, &x, &w)) return NULL;
+  *n_io = division_of(n, &x, &w, &divisor);
   kva_value *y = kva_is(n, KVA_OP_conv) ? kva_conv_codes(b, x.codes, w.codes, n->attrs)
                                         : kva_matmul_codes(b, x.codes, w.codes, n->attrs);
-  return kva_mul(b, kva_cast(b, y, KVA_F32), scales_of(b, n, &x, &w));
+  return kva_mul(b, kva_cast(b, y, KVA_F32), scales_of(b, n, &x, &w, divisor));
 }
 
 /* No window lies in padding alone, where the lowest code is no number of the lowest float. */
@@ -163,15 +181,17 @@ static kva_status visit(kva_module *m, kva_graph *g, const kva_pass_options *o, 
     if (!n->n_results || !n->results[0].uses) continue;
     if (!kva_may_change(o)) return KVA_OK;
     kva_builder b = kva_builder_before(m, n);
-    kva_value *y = integer_product(&b, n);
+    kva_node *old = n;
+    kva_value *y = integer_product(&b, &old);
     if (!y) y = pool_of_codes(&b, n);
     if (b.failed) return KVA_INVALID;
     if (!y) continue;
-    KVA_ASSERT(y->type == n->results[0].type);
-    y->name = n->results[0].name;
-    kva_value_replace_all_uses(&n->results[0], y);
-    kva_count_change(o, n, NULL, changed);
-    kva_node_remove(n);
+    KVA_ASSERT(y->type == old->results[0].type);
+    y->name = old->results[0].name;
+    kva_value_replace_all_uses(&old->results[0], y);
+    kva_count_change(o, old, NULL, changed);
+    if (next == old) next = old->next;
+    kva_node_remove(old);
   }
   return KVA_OK;
 }

@@ -72,9 +72,31 @@ static void widest(void *user, kva_kinstr *i) {
   if (kva_dtype_is_float(t) && kva_dtype_bits(t) > *bits) *bits = kva_dtype_bits(t);
 }
 
-/* As many lanes as a register holds of the widest float in memory or in a reduction; fewer for short loops. */
+typedef struct bytes {
+  const kva_expr *lane;
+  bool load, only;
+} bytes;
+
+/* What has no value, is the same in all lanes, or is a byte. */
+static void check_bytes(void *user, kva_kinstr *i) {
+  bytes *b = user;
+  bool is_memory = i->op == KVA_K_LOAD || i->op == KVA_K_STORE, has_value = i->dtype != KVA_DTYPE_NONE;
+  b->load |= i->op == KVA_K_LOAD;
+  if (is_memory && kva_dtype_bits(i->buf->dtype) != 8) b->only = false;
+  if (i->op == KVA_K_INDEX && !kva_expr_uses(i->index, b->lane)) return;
+  if (has_value && i->dtype != KVA_BOOL && kva_dtype_bits(i->dtype) != 8) b->only = false;
+}
+
+static bool moves_bytes(const kva_kloop *l) {
+  bytes b = {l->var, false, true};
+  kva_k_each_instr_in(l->body, check_bytes, &b);
+  return b.load && b.only;
+}
+
+/* As many lanes as a register holds of the widest float in memory or in a reduction, which count as 32 bits at least
+ * where not all is bytes; fewer for short loops. */
 unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l) {
-  int bits = 32;
+  int bits = moves_bytes(l) ? 8 : 32;
   kva_k_each_instr_in(l->body, widest, &bits);
   for (uint32_t c = 0; c < l->carries.len; c++) {
     if (l->carries.data[c].dtype == KVA_F64) bits = 64;

@@ -44,8 +44,12 @@ static void emit_if(kva_emit *e, const kva_kinstr *i) {
   if (not_cond) emit_arm(e, i->orelse, not_cond);
 }
 
-static void (*const emitters[KVA_DIALECT_COUNT])(kva_emit *e, const kva_kinstr *i) = {
-    [KVA_DIALECT_TILE] = kva_ll_tile, [KVA_DIALECT_NV] = kva_ll_nv, [KVA_DIALECT_AMX] = kva_ll_amx};
+typedef void (*emitter)(kva_emit *e, const kva_kinstr *i);
+
+static const emitter emitters[KVA_DIALECT_COUNT] = {[KVA_DIALECT_TILE] = kva_ll_tile,
+                                                    [KVA_DIALECT_NV] = kva_ll_nv,
+                                                    [KVA_DIALECT_AMX] = kva_ll_amx,
+                                                    [KVA_DIALECT_CPU] = kva_ll_cpu};
 
 static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef *out = &e->values[i->id];

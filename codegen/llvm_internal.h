@@ -270,6 +270,7 @@ void kva_ll_combine_blocks(kva_emit *e, const kva_kloop *l, LLVMValueRef *values
 void kva_ll_tile(kva_emit *e, const kva_kinstr *i);
 void kva_ll_nv(kva_emit *e, const kva_kinstr *i);
 void kva_ll_amx(kva_emit *e, const kva_kinstr *i);
+void kva_ll_cpu(kva_emit *e, const kva_kinstr *i);
 /* A pointer to the place. */
 LLVMValueRef kva_ll_place(kva_emit *e, const kva_kplace *p);
 /* The shared-memory address of a place as inline assembly needs it: i32. */

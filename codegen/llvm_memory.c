@@ -193,18 +193,32 @@ static LLVMValueRef mask_of(kva_emit *e, LLVMValueRef pred) {
   return mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL;
 }
 
+/* Locality of what LLVM prefetches. */
+enum { SECOND_CACHE = 2, FIRST_CACHE = 3 };
+
+static void prefetch(kva_emit *e, LLVMValueRef at, bool written, unsigned locality) {
+  enum { DATA = 1 };
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx), types[] = {LLVMTypeOf(at)};
+  LLVMValueRef args[] = {at, LLVMConstInt(i32, written, false), LLVMConstInt(i32, locality, false),
+                         LLVMConstInt(i32, DATA, false)};
+  (void)kva_ll_intrinsic(e, "llvm.prefetch", 1, types, 4, args);
+}
+
+/* The dialect of hints (ir/dialect_cpu.h). */
+void kva_ll_cpu(kva_emit *e, const kva_kinstr *i) {
+  const kva_kplace *p = &i->intrinsic->places[0];
+  prefetch(e, address(e, p->buf, kva_ll_expr(e, p->index), false), false, SECOND_CACHE);
+}
+
 /* Fetches the line that is so many bytes behind the access; once a line, where several vectors share one. */
 static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) {
-  enum { LINE = 64, KEEP = 3, DATA = 1 };
+  enum { LINE = 64 };
   if (!i->imm.i || kva_ll_is_gpu(e)) return;
   if (e->lanes.n * element_bytes(i->buf) < LINE && kva_ll_expr_multiple(e, i->index) * element_bytes(i->buf) % LINE)
     return;
-  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx), types[] = {LLVMTypeOf(pointer)};
   LLVMValueRef by = kva_ll_i64(e, i->imm.i);
   LLVMValueRef at = LLVMBuildGEP2(e->b, LLVMInt8TypeInContext(e->ctx), pointer, &by, 1, "");
-  LLVMValueRef args[] = {at, LLVMConstInt(i32, i->op == KVA_K_STORE, false), LLVMConstInt(i32, KEEP, false),
-                         LLVMConstInt(i32, DATA, false)};
-  (void)kva_ll_intrinsic(e, "llvm.prefetch", 1, types, 4, args);
+  prefetch(e, at, i->op == KVA_K_STORE, FIRST_CACHE);
 }
 
 /* Where no lane is loaded, the address may lie behind the buffer. A page that is not there costs processors much more

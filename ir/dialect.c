@@ -2,8 +2,10 @@
 #include "ir/dialect.h"
 #include "ir/kernel_internal.h"
 
-static const kva_dialect *const dialects[KVA_DIALECT_COUNT] = {
-    [KVA_DIALECT_TILE] = &kva_dialect_tile, [KVA_DIALECT_NV] = &kva_dialect_nv, [KVA_DIALECT_AMX] = &kva_dialect_amx};
+static const kva_dialect *const dialects[KVA_DIALECT_COUNT] = {[KVA_DIALECT_TILE] = &kva_dialect_tile,
+                                                               [KVA_DIALECT_NV] = &kva_dialect_nv,
+                                                               [KVA_DIALECT_AMX] = &kva_dialect_amx,
+                                                               [KVA_DIALECT_CPU] = &kva_dialect_cpu};
 
 const kva_dialect *kva_intrinsic_dialect(kva_intrinsic_id id) {
   uint32_t number = id / KVA_DIALECT_SIZE;

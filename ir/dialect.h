@@ -35,7 +35,7 @@ typedef struct kva_dialect {
   const char *(*check)(const kva_kernel *k, const kva_kinstr *i);
 } kva_dialect;
 
-extern const kva_dialect kva_dialect_tile, kva_dialect_nv, kva_dialect_amx;
+extern const kva_dialect kva_dialect_tile, kva_dialect_nv, kva_dialect_amx, kva_dialect_cpu;
 
 /* By an instruction's number; NULL: no dialect has it. */
 const kva_dialect *kva_intrinsic_dialect(kva_intrinsic_id id);

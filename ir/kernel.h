@@ -105,6 +105,7 @@ typedef enum kva_dialect_id {
   KVA_DIALECT_TILE, /* KVA_K_TILES */
   KVA_DIALECT_NV,   /* ir/dialect_nv.def */
   KVA_DIALECT_AMX,  /* ir/dialect_amx.h */
+  KVA_DIALECT_CPU,  /* ir/dialect_cpu.h */
   KVA_DIALECT_COUNT
 } kva_dialect_id;
 

@@ -56,7 +56,8 @@ static const char all[] = "      copy_async tile[8*t], x[64*g + 8*t], min(16, N)
                           "      amx_load sums[0]\n"
                           "      amx_step words[0], words[512], 0\n"
                           "      amx_store sums[0]\n"
-                          "      amx_end\n";
+                          "      amx_end\n"
+                          "      prefetch x[64*g + 8*t]\n";
 
 static kva_kernel *parse(kernel_fixture *f, const char *lines) {
   kva_text text = {0};
@@ -138,6 +139,7 @@ static const struct refusal {
     {"amx_step words[0], words[512], 1", "another type than the sums"},
     {"amx_step words[0], words[512], 3", "words exceed their buffer"},
     {"amx_step words[0], words[512], 4", "no factors are of this kind"},
+    {"prefetch tile[0]", "in another memory"},
     {"%0 = copy_commit", "no instruction 'copy_commit' makes a value"},
     {"exp2 1.0", "expected an instruction"},
     {"mma d[0], a[0]", "expected ','"},

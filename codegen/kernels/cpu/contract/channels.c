@@ -20,6 +20,7 @@
  * An element is one sum in a fixed order of taps and channels, whatever the threads. Sums go through a block in memory
  * to the fused epilogue, so that its code is there once. */
 #include "codegen/kernels/cpu/contract/contract.h"
+#include "ir/dialect_cpu.h"
 #include "ops/conv.h"
 #include "ops/element.h"
 #include "ops/ids.h"
@@ -32,6 +33,8 @@ enum {
   WANTED_ITEMS = 8,
   STREAMS = 4,
   FEW_TILES = 8,
+  MAX_SHARES = 64,    /* tiles of a panel among which the next one's way from memory is divided */
+  LINE_NUMBERS = 16,  /* of 32 bits in a cache line */
   MIN_PRODUCTS = 256, /* of an item for each element that it copies: its time is then a few percent */
 };
 
@@ -65,6 +68,7 @@ typedef struct channels {
   const kva_expr *image, *group, *first_panel, *n_panels;
   const kva_expr *begin[AXES], *end[AXES]; /* of the block's results */
   const kva_expr *origin[AXES];            /* the result at the patch's beginning */
+  const kva_expr *before;                  /* rows of tiles that the panel had in earlier blocks */
 } channels;
 
 static const kva_expr *num(const channels *x, int64_t v) {
@@ -218,6 +222,7 @@ static bool may_split_panels(const channels *x) {
  * of one or the other until there are enough items. Fewer panels read the image once more, fewer blocks all filters. */
 static void share_out(channels *x) {
   int64_t fit = x->l->target->l2_bytes / 4 / panel_bytes(x), read[] = {0, 0};
+  if (blocks_known(x) == 1) fit = x->group_panels; /* which read each panel once */
   if (!x->depthwise) x->t.panels = even_block(x->group_panels, fit > 1 ? fit : 1, 1);
   x->t.blocks = blocks_known(x);
   while (items_known(x) < WANTED_ITEMS) {
@@ -347,6 +352,7 @@ typedef struct place {
   const kva_expr *panel;                    /* among all */
   const kva_expr *start[AXES], *from[AXES]; /* the first result that the tile stores, that it computes */
   const kva_expr *tap[AXES], *c;
+  const kva_expr *tile; /* number among those of the panel */
 } place;
 
 typedef void (*tile_body)(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p);
@@ -437,12 +443,38 @@ static void add_product(const channels *x, const kva_expr *r, const kva_expr *q,
   kva_k_store(x->kb, x->acc, at, product_of(x, r, q, j, p, kva_k_load(x->kb, x->acc, at)));
 }
 
+/* A panel comes from memory for its first tile, which would wait for it; so it is fetched while the tiles of the panel
+ * before are computed, of which each fetches a part, a line a step at most. 0: tiles are too few for that, or so many
+ * that the first one does not matter. */
+static int64_t shares_of(const channels *x) {
+  int64_t tiles = kva_ceil_div(x->t.block_rows, x->t.rows) * kva_ceil_div(x->t.block_columns, x->t.columns), n = 1;
+  if (x->t.panels == 1) tiles *= x->t.blocks;
+  while (2 * n <= tiles && x->panel % (2 * n) == 0) n *= 2;
+  return !x->depthwise && tiles <= MAX_SHARES && x->panel / n <= LINE_NUMBERS ? n : 0;
+}
+
+/* The part of a tile at a step, among all steps. */
+static void fetch_next_panel(const channels *x, const place *p, const kva_expr *step, int64_t steps) {
+  int64_t shares = shares_of(x);
+  if (!shares) return;
+  place next = *p;
+  next.panel = kva_expr_addi(x->e, p->panel, 1);
+  next.tap[0] = next.tap[1] = next.c = num(x, 0);
+  kva_kval first = filter_element(x, NULL, NULL, next.c, &next);
+  while (first->op != KVA_K_LOAD && first->n_args) first = first->args[0];
+  if (first->op != KVA_K_LOAD || first->buf->space != KVA_K_PARAM) return;
+  const kva_expr *done = plus(x, times(x, least(x, p->tile, num(x, shares - 1)), steps), step);
+  kva_kintrinsic m = {.op = KVA_CPU_prefetch};
+  m.places[0] = (kva_kplace){first->buf, plus(x, first->index, times(x, done, x->panel / shares))};
+  kva_k_intrinsic(x->kb, &m, NULL);
+}
+
 /* Filters that few tiles read, and that come from memory, are read in several places at once: whatever a page's first
  * lines wait for, they wait together. */
 static int64_t streams_of(const channels *x, int64_t steps) {
   int64_t tiles = positions_known(x) / (x->t.rows * x->t.columns);
   bool large = x->group_panels * panel_bytes(x) > x->l->target->l2_bytes / 4;
-  return large && tiles <= FEW_TILES && steps % STREAMS == 0 ? STREAMS : 1;
+  return large && tiles <= FEW_TILES && steps % STREAMS == 0 && !shares_of(x) ? STREAMS : 1;
 }
 
 /* Without dilation the taps of a row of the window and their channels are one run of the patch. */
@@ -453,6 +485,10 @@ static void add_products(const channels *x, place *p) {
   kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, run ? 1 : x->g.kernel[1]), "w");
   kva_kloop *c = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, steps / streams), "c");
   const kva_expr *steps_here = num(x, x->g.channels / x->word);
+  const kva_expr *segment = plus(x, times(x, h->var, run ? 1 : x->g.kernel[1]), w->var);
+  if (streams == 1)
+    fetch_next_panel(x, p, plus(x, times(x, segment, steps), c->var),
+                     x->g.kernel[0] * (run ? 1 : x->g.kernel[1]) * steps);
   for (int64_t s = 0; s < streams; s++) {
     const kva_expr *step = kva_expr_addi(x->e, c->var, s * (steps / streams));
     p->tap[0] = h->var, p->tap[1] = run ? kva_expr_div(x->e, step, steps_here) : w->var;
@@ -535,7 +571,8 @@ static void compute_block(const channels *x) {
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[1], "k");
   place p = {
       .panel = plus(x, plus(x, times(x, x->group, x->group_panels), x->first_panel), panel->var),
-      .start = {plus(x, x->begin[0], times(x, i->var, size[0])), plus(x, x->begin[1], times(x, k->var, size[1]))}};
+      .start = {plus(x, x->begin[0], times(x, i->var, size[0])), plus(x, x->begin[1], times(x, k->var, size[1]))},
+      .tile = plus(x, times(x, plus(x, x->before, i->var), kva_ceil_div(x->t.block_columns, size[1])), k->var)};
   compute_tile(x, &p);
   kva_k_loop_end(x->kb, k);
   kva_k_loop_end(x->kb, i);
@@ -566,6 +603,7 @@ static void compute_item(channels *x, const kva_expr *first, const kva_expr *con
   place_block(x, 1, digit(x, &rest, blocks[1]), x->t.block_columns);
   place_block(x, 0, digit(x, &rest, blocks[0]), x->t.block_rows);
   x->image = rest;
+  x->before = times(x, block->var, x->t.panels == 1 ? kva_ceil_div(x->t.block_rows, x->t.rows) : 0);
   if (!x->product) copy_patch(x);
   compute_block(x);
   kva_k_loop_end(x->kb, block);

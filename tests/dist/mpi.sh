@@ -10,9 +10,10 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid it, at 
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # neither library frees what it took
 export OMPI_MCA_hwloc_base_binding_policy=none
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader # shared memory; looking for networks is a third of a start
-export OMPI_MCA_mpi_yield_when_idle=1 # ranks that wait leave the cores to the others
-mpich=()                              # the same for MPICH: yield.c
+export OMPI_MCA_mpi_yield_when_idle=1 # ranks that wait leave the cores to the others, and sleep: yield.c
+openmpi=() mpich=()
 if [ -n "${KVASIR_YIELD:-}" ]; then
+  openmpi=(-x LD_PRELOAD="$KVASIR_YIELD")
   mpich=(-genv LD_PRELOAD "$KVASIR_YIELD")
   ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0
 fi
@@ -21,6 +22,7 @@ fi
 ranks() {
   local n=$1 program=${launcher:-${launchers[0]}} options=()
   shift
+  [[ $program != *openmpi ]] || options=("${openmpi[@]}")
   [[ $program != *mpich ]] || options=("${mpich[@]}")
   timeout 60 "$program" "${options[@]}" -n "$n" "$@" >"$work/out" 2>&1 </dev/null
 }

@@ -453,9 +453,9 @@ static int64_t shares_of(const channels *x) {
   return !x->depthwise && tiles <= MAX_SHARES && x->panel / n <= LINE_NUMBERS ? n : 0;
 }
 
-/* The part of a tile at a step, among all steps. */
+/* The part of a tile at a step, among all steps; nothing behind the last panel, where no page need be. */
 static void fetch_next_panel(const channels *x, const place *p, const kva_expr *step, int64_t steps) {
-  int64_t shares = shares_of(x);
+  int64_t shares = shares_of(x), all = x->g.groups * x->group_panels * steps * x->panel, extent;
   if (!shares) return;
   place next = *p;
   next.panel = kva_expr_addi(x->e, p->panel, 1);
@@ -463,9 +463,11 @@ static void fetch_next_panel(const channels *x, const place *p, const kva_expr *
   kva_kval first = filter_element(x, NULL, NULL, next.c, &next);
   while (first->op != KVA_K_LOAD && first->n_args) first = first->args[0];
   if (first->op != KVA_K_LOAD || first->buf->space != KVA_K_PARAM) return;
+  if (!kva_expr_is_const(first->buf->extent, &extent) || extent != all) return;
   const kva_expr *done = plus(x, times(x, least(x, p->tile, num(x, shares - 1)), steps), step);
   kva_kintrinsic m = {.op = KVA_CPU_prefetch};
-  m.places[0] = (kva_kplace){first->buf, plus(x, first->index, times(x, done, x->panel / shares))};
+  m.places[0] =
+      (kva_kplace){first->buf, least(x, plus(x, first->index, times(x, done, x->panel / shares)), num(x, all - 1))};
   kva_k_intrinsic(x->kb, &m, NULL);
 }
 

@@ -15,7 +15,13 @@ typedef struct kva_codes {
   kva_value *zero; /* of the codes' type; NULL: 0 */
 } kva_codes;
 
+enum { KVA_CODES_PER_WORD = 4 }; /* whose products with those of another word are summed by one dot4 */
+
 bool kva_is_byte(const kva_value *x);
+/* Bytes of one sign, and of the other. */
+static inline bool kva_are_of_both_signs(kva_dtype a, kva_dtype b) {
+  return (a == KVA_U8 && b == KVA_I8) || (a == KVA_I8 && b == KVA_U8);
+}
 /* The product of matrices, of rank 2 or more, in int32. x.zero broadcasts to a column of the result, [.., M, 1], y.zero
  * to a row, [.., N]. */
 kva_value *kva_matmul_codes(kva_builder *b, kva_codes x, kva_codes y, const kva_matmul_attrs *attrs);

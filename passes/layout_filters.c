@@ -1,5 +1,6 @@
 /* Filters of convolutions with channels last (layout.c): which convolutions have a kernel for that
  * (codegen/kernels/cpu/contract), and constants in panels (ops/join_filters.c). */
+#include "ops/codes.h"
 #include "ops/conv.h"
 #include "ops/matmul.h"
 #include "passes/layout.h"
@@ -12,7 +13,7 @@ enum {
   AXES = 2,
   MAX_PATCH = 1 << 15, /* elements that a row of four results reads: half of what a kernel copies at once */
   LARGE = 1 << 21,     /* bytes */
-  WORD = 4,            /* channels of bytes that a step takes */
+  WORD = KVA_CODES_PER_WORD,
 };
 
 /* A constant, or one number everywhere. */
@@ -62,8 +63,7 @@ static bool fits(const kva_node *n) {
 
 static bool is_of_bytes(const kva_node *n) {
   kva_dtype x = kva_operand_type(n, 0)->dtype, w = kva_operand_type(n, 1)->dtype;
-  bool signs = (x == KVA_U8 && w == KVA_I8) || (x == KVA_I8 && w == KVA_U8);
-  return signs && n->results[0].type->dtype == KVA_I32;
+  return kva_are_of_both_signs(x, w) && n->results[0].type->dtype == KVA_I32;
 }
 
 int64_t kva_layout_missing_channels(const kva_node *n) {

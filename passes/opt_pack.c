@@ -18,11 +18,12 @@
  * given back as soon as it has been read, where nothing else reads it: the model is in memory once. Requires: folding
  * of constants before, none behind, which would undo it. Breaks: nothing. */
 #include "ir/dialect_amx.h"
+#include "ops/codes.h"
 #include "ops/matmul.h"
 #include "passes/passes_internal.h"
 #include "runtime/base/platform.h"
 
-enum { WORD_BITS = 32, PANEL = 64, WORD = 4 /* bytes */ };
+enum { WORD_BITS = 32, PANEL = 64, WORD = KVA_CODES_PER_WORD };
 
 typedef struct packing {
   kva_module *m;

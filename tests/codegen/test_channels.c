@@ -64,6 +64,12 @@ static const char *const byte_programs[] = {
           "1, 4, 4, 64"),
 };
 
+/* The whole way from filters of bytes that pass layout puts into words, where an image of 63 channels gets one. */
+static const char bytes_of_network[] =
+    "main (uint8[B, 63, 16, 16] x) => (int32[B, 12, 8, 8] y) {\n"
+    "  w = kv.cast <to = int8> (kv.reshape <shape = [12, 63, 3, 3]> (kv.iota <shape = [6804]> ()))\n"
+    "  y = kv.relu(kv.conv <strides = [2, 2], pads = [1, 1, 1, 1], to = int32> (x, w))\n}";
+
 /* An image whose channels are not last, as at the beginning of a network. */
 static const char first_of_network[] =
     "main (float[B, 3, 30, 34] x, float[1, 7, 7, 3, 32] w) => (float[B, 15, 17, 20] y) {\n"
@@ -127,6 +133,7 @@ static void test_programs(void **state) {
 static void test_bytes(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof byte_programs / sizeof *byte_programs; i++) check_program(byte_programs[i]);
+  check_program(bytes_of_network);
 }
 
 int main(void) {

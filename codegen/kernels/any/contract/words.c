@@ -3,6 +3,7 @@
  * look into elements, but for their product, need not know. */
 #include "codegen/kernels/any/contract/contraction.h"
 #include "ir/dialect_amx.h"
+#include "ops/codes.h"
 #include "ops/matmul.h"
 
 /* What `user` of a contraction by words is. */
@@ -19,12 +20,19 @@ static kva_kval bf16_bits(kva_kb *b, kva_kval v) {
   return kva_k_bitcast(b, kva_k2(b, KVA_K_shr, bits, kva_k_const_i(b, KVA_U32, 16)), KVA_I32);
 }
 
+kva_kval kva_contract_bits_of_byte(kva_kb *b, kva_kval v) {
+  return kva_k_convert(b, kva_k_convert(b, v, KVA_U8), KVA_I32);
+}
+
+kva_kval kva_contract_put_bits(kva_kb *b, kva_kval word, kva_kval bits, int64_t at) {
+  return kva_k2(b, KVA_K_or, word, kva_k2(b, KVA_K_shl, bits, kva_k_const_i(b, KVA_I32, at)));
+}
+
 /* The element in the lowest bits of a word. */
 static kva_kval bits_at(const packing *p, element_fn element, const kva_contract_at *at) {
   kva_kb *b = p->elements.l->kb;
   kva_kval v = element(&p->elements, at);
-  return kva_dtype_is_float(p->elements.type) ? bf16_bits(b, v)
-                                              : kva_k_convert(b, kva_k_convert(b, v, KVA_U8), KVA_I32);
+  return kva_dtype_is_float(p->elements.type) ? bf16_bits(b, v) : kva_contract_bits_of_byte(b, v);
 }
 
 /* The same, 0 past the end of the depth. */
@@ -37,7 +45,6 @@ static kva_kval bits_or_zero(const packing *p, element_fn element, const kva_con
   return kva_k_select(b, inside, v, kva_k_const(b, KVA_I32, 0));
 }
 
-/* Elements that follow each other in memory become one load of a word (LLVM combines such loads). */
 static kva_kval word(const kva_contraction *c, element_fn element, const kva_contract_at *at) {
   const packing *p = c->user;
   kva_kb *b = c->l->kb;
@@ -45,8 +52,7 @@ static kva_kval word(const kva_contraction *c, element_fn element, const kva_con
   for (int64_t i = 0; i < p->n; i++) {
     kva_contract_at one = *at;
     one.k = kva_expr_addi(b->exprs, kva_expr_muli(b->exprs, at->k, p->n), i);
-    kva_kval bits = bits_or_zero(p, element, &one);
-    v = kva_k2(b, KVA_K_or, v, kva_k2(b, KVA_K_shl, bits, kva_k_const_i(b, KVA_I32, p->bits * i)));
+    v = kva_contract_put_bits(b, v, bits_or_zero(p, element, &one), p->bits * i);
   }
   return kva_k_bitcast(b, v, c->type);
 }
@@ -84,10 +90,9 @@ static kva_contraction by_words(const kva_contraction *c, kva_dtype a, kva_dtype
 }
 
 kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b) {
-  bool first = a == KVA_U8 && b == KVA_I8, second = a == KVA_I8 && b == KVA_U8;
-  if (c->type != KVA_I32 || !(first || second)) return *c;
+  if (c->type != KVA_I32 || !kva_are_of_both_signs(a, b)) return *c;
   kva_contraction words = by_words(c, a, b);
-  words.b_unsigned = second;
+  words.b_unsigned = b == KVA_U8;
   return words;
 }
 

@@ -21,6 +21,7 @@
  * to the fused epilogue, so that its code is there once. */
 #include "codegen/kernels/cpu/contract/contract.h"
 #include "ir/dialect_cpu.h"
+#include "ops/codes.h"
 #include "ops/conv.h"
 #include "ops/element.h"
 #include "ops/ids.h"
@@ -28,7 +29,6 @@
 enum {
   AXES = 2,
   MAX_PATCH = 1 << 19, /* bytes of the copied part of an image, on a stack */
-  WORD = 4,            /* bytes that are multiplied together */
   MAX_POSITIONS = 224, /* of a block of a product */
   WANTED_ITEMS = 8,
   STREAMS = 4,
@@ -275,7 +275,7 @@ static channels channels_of(kva_lower *l, const kva_node *n) {
   else
     x.pitch = x.g.channels;
   x.sum = kva_k_compute_type(n->results[0].type->dtype);
-  x.word = x.sum == KVA_I32 ? WORD : 1;
+  x.word = x.sum == KVA_I32 ? KVA_CODES_PER_WORD : 1;
   x.size = (int64_t)sizeof(float) / x.word;
   x.vectors = x.panel / kva_target_lanes(l->target, KVA_F32);
   x.group_panels = kva_ceil_div(x.g.filters, x.panel);
@@ -289,8 +289,7 @@ const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
   const kva_value *w = kva_operand(n, 1);
   const kva_type *y = n->results[0].type;
   if (!kva_panel_of(w) || !l->computes(l, w)) return "filters not in panels";
-  kva_dtype a = kva_operand_type(n, 0)->dtype, b = w->type->dtype;
-  bool bytes = y->dtype == KVA_I32 && ((a == KVA_U8 && b == KVA_I8) || (a == KVA_I8 && b == KVA_U8));
+  bool bytes = y->dtype == KVA_I32 && kva_are_of_both_signs(kva_operand_type(n, 0)->dtype, w->type->dtype);
   if (y->dtype != KVA_F32 && !bytes) return "not of float or bytes of both signs";
   if (y->rank - 2 > AXES) return "more than two spatial axes";
   if (!kva_type_is_static_from(y, 2) || !kva_type_is_static_from(kva_operand_type(n, 0), 1) ||
@@ -417,15 +416,14 @@ static kva_kval filter_element(const channels *x, const kva_expr *r, const kva_e
 typedef kva_kval (*element_fn)(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j,
                                const place *p);
 
-/* Elements from p's channel on that follow each other in memory: one load of a word, as LLVM sees it. */
+/* The elements from p's channel on. */
 static kva_kval word_from(const channels *x, element_fn element, const kva_expr *r, const kva_expr *q,
                           const kva_expr *j, const place *p) {
   kva_kval word = kva_k_const(x->kb, KVA_I32, 0);
-  for (int64_t i = 0; i < WORD; i++) {
+  for (int64_t i = 0; i < KVA_CODES_PER_WORD; i++) {
     place one = *p;
     one.c = kva_expr_addi(x->e, p->c, i);
-    kva_kval bits = kva_k_convert(x->kb, kva_k_convert(x->kb, element(x, r, q, j, &one), KVA_U8), KVA_I32);
-    word = kva_k2(x->kb, KVA_K_or, word, kva_k2(x->kb, KVA_K_shl, bits, kva_k_const_i(x->kb, KVA_I32, 8 * i)));
+    word = kva_contract_put_bits(x->kb, word, kva_contract_bits_of_byte(x->kb, element(x, r, q, j, &one)), 8 * i);
   }
   return word;
 }

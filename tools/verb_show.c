@@ -87,15 +87,22 @@ static kva_status show_planned(kva_module *m, kva_arena *arena, show_options *o,
   return status;
 }
 
-static kva_status show_code(kva_module *m, show_options *o, const char *kind, kva_diag *diag) {
-  kva_compiled *c;
-  kva_compile_options options = {
+/* Prints a CPU's code: what kva_compile makes of a model, as one module. */
+static kva_status show_code(kva_module *m, kva_arena *arena, show_options *o, kva_diag *diag) {
+  const kva_compile_options options = {
       .train = o->train,
-      .target = {.cpu = o->cpu, .opt_level = 2},
+      .target = {.cpu = o->cpu, .opt_level = 2, .control = &o->passes.control},
       .passes = {.control = &o->passes.control, .compute = o->compute, .memory = o->memory, .mesh = o->mesh}};
-  KVA_TRY(kva_compile(m, &options, diag, &c));
-  kva_status status = print_code(c->cg, kind);
-  kva_compiled_destroy(c);
+  kva_memory_plan **plans;
+  uint32_t n_plans;
+  kva_artifact *tables;
+  kva_codegen *cg;
+  KVA_TRY(kva_compile_graph(m, &options));
+  KVA_TRY(kva_plan_functions(m, &options, arena, &n_plans, &plans));
+  KVA_TRY(kva_codegen_create(&options.target, diag, &cg));
+  kva_status status = kva_codegen_tables(cg, arena, m, n_plans, plans, &tables);
+  if (status == KVA_OK) status = print_code(cg, o->stage);
+  kva_codegen_destroy(cg);
   return status;
 }
 
@@ -113,12 +120,8 @@ static kva_status run_passes(kva_module *m, const show_options *o, const kva_pas
   return is_unplanned(o->stage) ? KVA_OK : kva_run_pass(m, KVA_PASS_plan, passes, &changed);
 }
 
-static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
-  if (!strcmp(o->stage, "llvm") || !strcmp(o->stage, "asm")) {
-    kva_module *given = *m;
-    *m = NULL; /* kva_compile owns it now */
-    return show_code(given, o, o->stage, diag);
-  }
+static kva_status show_stage(kva_module *m, kva_arena *arena, show_options *o, kva_diag *diag) {
+  if (!strcmp(o->stage, "llvm") || !strcmp(o->stage, "asm")) return show_code(m, arena, o, diag);
   kva_pass_options passes = {
       .control = &o->passes.control, .compute = o->compute, .memory = o->memory, .mesh = o->mesh};
   kva_target target;
@@ -126,13 +129,15 @@ static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
     KVA_TRY(kva_codegen_describe(&(kva_target_options){.arch = o->arch}, diag, &target));
     passes.target = &target;
   }
-  KVA_TRY(run_passes(*m, o, &passes));
+  KVA_TRY(run_passes(m, o, &passes));
+  if (!is_unplanned(o->stage)) return show_planned(m, arena, o, diag);
+  print_graph(m, o->format);
+  return KVA_OK;
+}
+
+static kva_status show(kva_module *m, show_options *o, kva_diag *diag) {
   kva_arena *arena = kva_arena_create();
-  kva_status status = KVA_OK;
-  if (!is_unplanned(o->stage))
-    status = show_planned(*m, arena, o, diag);
-  else
-    print_graph(*m, o->format);
+  kva_status status = show_stage(m, arena, o, diag);
   kva_arena_destroy(arena);
   return status;
 }
@@ -174,7 +179,7 @@ static int show_model(show_options *o, const char *path, kva_diag *diag) {
   kva_module *m = NULL;
   int code = kva_cli_load(path, &o->defines, &o->pins, diag, &m);
   if (code < 0) {
-    kva_status status = show(&m, o, diag);
+    kva_status status = show(m, o, diag);
     kva_cli_print_passes(&o->passes);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }

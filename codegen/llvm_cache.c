@@ -11,46 +11,47 @@
 
 enum { REVISION = 3 };
 
-static void describe(const kva_codegen *cg, LLVMCodeGenFileType kind, kva_text *out) {
+static void describe(const kva_cg_module *m, LLVMCodeGenFileType kind, kva_text *out) {
+  const kva_codegen *cg = m->cg;
   unsigned major, minor, patch;
   LLVMGetVersion(&major, &minor, &patch);
   kva_text_add(out, "kvasir %s.%d, LLVM %u.%u.%u, %s, %s, %s, level %d, output %d, %s", KVA_VERSION, REVISION, major,
-               minor, patch, LLVMGetTarget(cg->module), cg->cpu, cg->features, cg->opt_level, (int)kind, kva_cg_passes);
+               minor, patch, cg->triple, cg->cpu, cg->features, cg->opt_level, (int)kind, kva_cg_passes);
 }
 
 /* LLVM does not check the memory of its buffers: NULL is one that found none. */
-static kva_status check_buffer(kva_codegen *cg, LLVMMemoryBufferRef buffer) {
-  return buffer ? KVA_OK : kva_fail(cg->diag, KVA_NO_MEMORY, NULL, "out of memory: LLVM asked for a buffer");
+static kva_status check_buffer(const kva_cg_module *m, LLVMMemoryBufferRef buffer) {
+  return buffer ? KVA_OK : kva_fail(m->diag, KVA_NO_MEMORY, NULL, "out of memory: LLVM asked for a buffer");
 }
 
-static kva_status compile(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
-  KVA_TRY(kva_cg_machine_code(cg, kind, out_code));
-  return check_buffer(cg, *out_code);
+static kva_status compile(kva_cg_module *m, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
+  KVA_TRY(kva_cg_machine_code(m, kind, out_code));
+  return check_buffer(m, *out_code);
 }
 
-static kva_status find_or_compile(kva_codegen *cg, LLVMCodeGenFileType kind, const kva_cache_key *key,
+static kva_status find_or_compile(kva_cg_module *m, LLVMCodeGenFileType kind, const kva_cache_key *key,
                                   LLVMMemoryBufferRef *out_code) {
   kva_file entry;
   kva_file_part code;
-  cg->cached = kva_cache_find(cg->cache, key, &entry, &code);
-  if (cg->cached) {
+  m->cached = kva_cache_find(m->cg->cache, key, &entry, &code);
+  if (m->cached) {
     *out_code = LLVMCreateMemoryBufferWithMemoryRangeCopy(code.data, code.size, "kernels");
     kva_file_unmap(&entry);
-    return check_buffer(cg, *out_code);
+    return check_buffer(m, *out_code);
   }
-  KVA_TRY(compile(cg, kind, out_code));
-  kva_cache_add(cg->cache, key, (kva_file_part){LLVMGetBufferStart(*out_code), LLVMGetBufferSize(*out_code)});
+  KVA_TRY(compile(m, kind, out_code));
+  kva_cache_add(m->cg->cache, key, (kva_file_part){LLVMGetBufferStart(*out_code), LLVMGetBufferSize(*out_code)});
   return KVA_OK;
 }
 
-kva_status kva_cg_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
-  if (!cg->cache) return compile(cg, kind, out_code);
-  LLVMMemoryBufferRef bitcode = LLVMWriteBitcodeToMemoryBuffer(cg->module);
-  KVA_TRY(check_buffer(cg, bitcode));
+kva_status kva_cg_code(kva_cg_module *m, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
+  if (!m->cg->cache) return compile(m, kind, out_code);
+  LLVMMemoryBufferRef bitcode = LLVMWriteBitcodeToMemoryBuffer(m->ir);
+  KVA_TRY(check_buffer(m, bitcode));
   kva_text text = {0};
-  describe(cg, kind, &text);
+  describe(m, kind, &text);
   const kva_cache_key key = {{{text.data, text.len}, {LLVMGetBufferStart(bitcode), LLVMGetBufferSize(bitcode)}}};
-  kva_status status = find_or_compile(cg, kind, &key, out_code);
+  kva_status status = find_or_compile(m, kind, &key, out_code);
   LLVMDisposeMemoryBuffer(bitcode);
   kva_text_free(&text);
   return status;

@@ -26,32 +26,20 @@ static void initialize_llvm(void) {
   LLVMInitializeAArch64AsmPrinter();
 }
 
-kva_status kva_cg_check(kva_codegen *cg, LLVMErrorRef error, const char *what) {
+kva_status kva_cg_check(kva_diag *diag, LLVMErrorRef error, const char *what) {
   if (!error) return KVA_OK;
   char *text = LLVMGetErrorMessage(error);
-  kva_status status = kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "%s: LLVM says: %s", what, text);
+  kva_status status = kva_fail(diag, KVA_UNSUPPORTED, NULL, "%s: LLVM says: %s", what, text);
   LLVMDisposeErrorMessage(text);
   return status;
 }
 
-static LLVMCodeGenOptLevel code_level(int level) {
-  return level <= 0 ? LLVMCodeGenLevelNone : level == 1 ? LLVMCodeGenLevelLess : LLVMCodeGenLevelDefault;
-}
-
-static kva_status create_machine(kva_codegen *cg, const char *triple) {
+static kva_status find_llvm_target(kva_codegen *cg) {
   char *error = NULL;
-  LLVMTargetRef target;
-  if (LLVMGetTargetFromTriple(triple, &target, &error)) {
-    kva_status status = kva_fail(cg->diag, KVA_MISSING, NULL, "LLVM has no target for %s: %s", triple, error);
-    LLVMDisposeMessage(error);
-    return status;
-  }
-  cg->machine = LLVMCreateTargetMachine(target, triple, cg->cpu, cg->features, code_level(cg->opt_level), LLVMRelocPIC,
-                                        LLVMCodeModelDefault);
-  cg->layout = LLVMCreateTargetDataLayout(cg->machine);
-  LLVMSetTarget(cg->module, triple);
-  LLVMSetModuleDataLayout(cg->module, cg->layout);
-  return KVA_OK;
+  if (!LLVMGetTargetFromTriple(cg->triple, &cg->llvm_target, &error)) return KVA_OK;
+  kva_status status = kva_fail(cg->diag, KVA_MISSING, NULL, "LLVM has no target for %s: %s", cg->triple, error);
+  LLVMDisposeMessage(error);
+  return status;
 }
 
 static kva_status cpu_target(kva_codegen *cg, const kva_target_options *options) {
@@ -59,8 +47,9 @@ static kva_status cpu_target(kva_codegen *cg, const kva_target_options *options)
   KVA_TRY(kva_cg_describe_cpu(options, cg->arena, cg->diag, &cpu, &cg->target));
   cg->cpu = cpu.name;
   cg->features = cpu.features;
+  cg->triple = cpu.triple;
   cg->foreign = cpu.foreign;
-  return create_machine(cg, cpu.triple);
+  return KVA_OK;
 }
 
 kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg) {
@@ -73,33 +62,26 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   cg->diag = diag;
   cg->arena = arena;
   cg->opt_level = options->opt_level;
+  cg->in_process = options->in_process && !options->arch;
   cg->cache = options->cache;
   cg->control = options->control;
-  cg->ctx = LLVMContextCreate();
-  cg->module = LLVMModuleCreateWithNameInContext("kvasir", cg->ctx);
-  cg->builder = LLVMCreateBuilderInContext(cg->ctx);
   cg->numbers = kva_map_create(arena);
   kva_status status = options->arch ? kva_ptx_target(cg, options) : cpu_target(cg, options);
-  if (status == KVA_OK)
-    *out_cg = cg;
-  else
+  if (status == KVA_OK) status = find_llvm_target(cg);
+  if (status != KVA_OK) {
     kva_codegen_destroy(cg);
-  return status;
+    return status;
+  }
+  kva_cg_begin_module(cg);
+  *out_cg = cg;
+  return KVA_OK;
 }
 
 void kva_codegen_destroy(kva_codegen *cg) {
   if (!cg) return;
-  if (cg->broken) {
-    kva_arena_destroy(cg->arena);
-    return;
-  }
   if (cg->jit) LLVMConsumeError(LLVMOrcDisposeLLJIT(cg->jit));
   if (cg->object) LLVMDisposeMemoryBuffer(cg->object);
-  LLVMDisposeBuilder(cg->builder);
-  LLVMDisposeModule(cg->module);
-  LLVMContextDispose(cg->ctx);
-  if (cg->layout) LLVMDisposeTargetData(cg->layout);
-  if (cg->machine) LLVMDisposeTargetMachine(cg->machine);
+  for (uint32_t i = 0; i < cg->modules.len; i++) kva_cg_destroy_module(cg->modules.data[i]);
   kva_arena_destroy(cg->arena);
 }
 
@@ -170,9 +152,10 @@ static kva_status add_kernel(kva_codegen *cg, const kva_kernel *k, uint32_t n_sy
 
 kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols,
                            int32_t *out_kernel) {
-  KVA_ASSERT(!cg->optimized);
+  KVA_ASSERT(!cg->module->optimized);
   kva_text key = key_of(k, n_symbols, symbols);
   uintptr_t known = (uintptr_t)kva_map_get(cg->numbers, key.data, key.len);
+  if (!known) kva_cg_make_room(cg, key.len);
   kva_status status = known ? KVA_OK : add_kernel(cg, k, n_symbols, symbols);
   uintptr_t number = known ? known : cg->kernels.len;
   if (status == KVA_OK && !known) kva_map_set(cg->numbers, key.data, key.len, (void *)number);
@@ -190,7 +173,9 @@ const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel) {
 }
 
 bool kva_codegen_cached(const kva_codegen *cg) {
-  return cg->cached;
+  bool cached = true;
+  for (uint32_t i = 0; i < cg->modules.len; i++) cached &= cg->modules.data[i]->cached;
+  return cached;
 }
 
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel) {
@@ -206,34 +191,34 @@ kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel) {
 /* ---- machine code ------------------------------------------------------------------------------------------------ */
 
 /* Verifies the emitted module. A failure is a bug of the emitter, hence an assertion. */
-static void verify_module(kva_codegen *cg) {
+static void verify_module(const kva_cg_module *m) {
   char *text = NULL;
-  if (LLVMVerifyModule(cg->module, LLVMReturnStatusAction, &text)) {
+  if (LLVMVerifyModule(m->ir, LLVMReturnStatusAction, &text)) {
     fprintf(stderr, "%s\n", text);
     KVA_ASSERT(!"LLVM refused the emitted module");
   }
   LLVMDisposeMessage(text);
 }
 
-kva_status kva_cg_optimize(kva_codegen *cg) {
-  if (cg->optimized) return KVA_OK;
-  verify_module(cg);
+kva_status kva_cg_optimize(kva_cg_module *m) {
+  if (m->optimized) return KVA_OK;
+  verify_module(m);
   LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
-  LLVMErrorRef error = LLVMRunPasses(cg->module, kva_cg_passes, cg->machine, options);
+  LLVMErrorRef error = LLVMRunPasses(m->ir, kva_cg_passes, m->machine, options);
   LLVMDisposePassBuilderOptions(options);
-  KVA_TRY(kva_cg_check(cg, error, "optimising kernels"));
-  if (cg->target.kind == KVA_TARGET_GPU) KVA_TRY(kva_ptx_work_around(cg));
-  cg->optimized = true;
+  KVA_TRY(kva_cg_check(m->diag, error, "optimising kernels"));
+  if (m->cg->target.kind == KVA_TARGET_GPU) KVA_TRY(kva_ptx_work_around(m));
+  m->optimized = true;
   return KVA_OK;
 }
 
-kva_status kva_cg_machine_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
-  KVA_TRY(kva_cg_optimize(cg));
-  if (cg->target.kind == KVA_TARGET_GPU) return kva_ptx_emit(cg, out_code);
+kva_status kva_cg_machine_code(kva_cg_module *m, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
+  KVA_TRY(kva_cg_optimize(m));
+  if (m->cg->target.kind == KVA_TARGET_GPU) return kva_ptx_emit(m, out_code);
   char *error = NULL;
-  if (!LLVMTargetMachineEmitToMemoryBuffer(cg->machine, cg->module, kind, &error, out_code)) return KVA_OK;
-  kva_status status = kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
-                               cg->target.description, error);
+  if (!LLVMTargetMachineEmitToMemoryBuffer(m->machine, m->ir, kind, &error, out_code)) return KVA_OK;
+  kva_status status = kva_fail(m->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
+                               m->cg->target.description, error);
   LLVMDisposeMessage(error);
   return status;
 }
@@ -248,9 +233,10 @@ static kva_status copy_out(const char *data, size_t size, char **out_data, size_
 }
 
 kva_status kva_codegen_emit(kva_codegen *cg, const char *kind, char **out_data, size_t *out_size) {
+  KVA_ASSERT(!cg->in_process);
   if (!strcmp(kind, "llvm")) {
-    KVA_TRY(kva_cg_optimize(cg));
-    char *text = LLVMPrintModuleToString(cg->module);
+    KVA_TRY(kva_cg_optimize(cg->module));
+    char *text = LLVMPrintModuleToString(cg->module->ir);
     if (!text) return KVA_NO_MEMORY;
     kva_status status = copy_out(text, strlen(text), out_data, out_size);
     LLVMDisposeMessage(text);
@@ -261,7 +247,7 @@ kva_status kva_codegen_emit(kva_codegen *cg, const char *kind, char **out_data, 
     return kva_error(cg->diag, NULL, "no such output for %s: %s; there are %s", cg->target.description, kind,
                      is_gpu ? "llvm, ptx" : "obj, llvm, asm");
   LLVMMemoryBufferRef code;
-  KVA_TRY(kva_cg_code(cg, is_asm ? LLVMAssemblyFile : LLVMObjectFile, &code));
+  KVA_TRY(kva_cg_code(cg->module, is_asm ? LLVMAssemblyFile : LLVMObjectFile, &code));
   kva_status status = copy_out(LLVMGetBufferStart(code), LLVMGetBufferSize(code), out_data, out_size);
   LLVMDisposeMemoryBuffer(code);
   return status;

@@ -186,9 +186,9 @@ static kva_emit emit_create(kva_codegen *cg, const kva_kernel *k) {
   kva_arena *scratch = kva_arena_create();
   uint32_t n_bufs = k->bufs.len + 1;
   return (kva_emit){.cg = cg,
-                    .ctx = cg->ctx,
-                    .module = cg->module,
-                    .b = cg->builder,
+                    .ctx = cg->module->ctx,
+                    .module = cg->module->ir,
+                    .b = cg->module->builder,
                     .scratch = scratch,
                     .k = k,
                     .bufs = KVA_NEW_ARRAY(scratch, LLVMValueRef, n_bufs),

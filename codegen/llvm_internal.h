@@ -14,25 +14,36 @@ typedef struct kva_cg_kernel {
   kva_launch launch; /* for a GPU */
 } kva_cg_kernel;
 
+/* Kernels that LLVM compiles together. No two modules share one of its objects, so threads may compile them at once. */
+typedef struct kva_cg_module {
+  const kva_codegen *cg;
+  kva_diag *diag; /* borrowed: cg's, or the one of a thread */
+  LLVMContextRef ctx;
+  LLVMModuleRef ir;
+  LLVMBuilderRef builder;
+  LLVMTargetMachineRef machine;
+  LLVMTargetDataRef layout;
+  size_t bytes; /* of the encodings of its kernels */
+  bool optimized;
+  bool cached; /* the code came from the cache */
+  bool broken; /* after a fatal error inside LLVM: its objects must not be touched again */
+} kva_cg_module;
+
 struct kva_codegen {
   kva_diag *diag; /* borrowed */
   kva_arena *arena;
   kva_target target;
   int opt_level;
-  const char *cpu, *features;
+  LLVMTargetRef llvm_target;
+  const char *triple, *cpu, *features;
   bool foreign;                  /* for a CPU of another kind of machine than the host */
+  bool in_process;               /* kva_target_options.in_process */
   kva_pass_control *control;     /* borrowed, or NULL */
   const struct kva_cache *cache; /* borrowed, or NULL */
-  bool cached;                   /* the code came from the cache */
-  LLVMContextRef ctx;
-  LLVMModuleRef module;
-  LLVMBuilderRef builder;
-  LLVMTargetMachineRef machine;
-  LLVMTargetDataRef layout;
+  kva_cg_module *module;         /* gets what is added; the last of the modules */
+  KVA_VEC(kva_cg_module *) modules;
   LLVMOrcLLJITRef jit;        /* NULL before kva_codegen_jit */
   LLVMMemoryBufferRef object; /* NULL before kva_codegen_object */
-  bool optimized;
-  bool broken; /* after a fatal error inside LLVM: its objects must not be touched again */
   KVA_VEC(kva_cg_kernel) kernels;
   kva_map *numbers; /* encoding of a kernel and its symbols -> kernel number + 1 */
 };
@@ -296,22 +307,33 @@ KVA_MUST_USE kva_status kva_cg_describe_gpu(const kva_target_options *options, k
 
 /* ---- llvm_ptx.c -------------------------------------------------------------------------------------------------- */
 
-/* Target machine and facts for options->arch. */
+/* LLVM's names and facts for options->arch. */
 KVA_MUST_USE kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options);
-/* LLVMTargetMachineEmitToMemoryBuffer; a fatal error in LLVM becomes a failure and leaves cg broken. */
-KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text);
+/* LLVMTargetMachineEmitToMemoryBuffer; a fatal error in LLVM becomes a failure and leaves m broken. */
+KVA_MUST_USE kva_status kva_ptx_emit(kva_cg_module *m, LLVMMemoryBufferRef *out_text);
 /* Rewrites what NVPTX's passes and instruction selection would compile wrongly; between optimisation and emission. */
-KVA_MUST_USE kva_status kva_ptx_work_around(kva_codegen *cg);
+KVA_MUST_USE kva_status kva_ptx_work_around(kva_cg_module *m);
 
 /* ---- llvm_cpu.c -------------------------------------------------------------------------------------------------- */
 
 /* Runs the pass pipeline once; kva_cg_machine_code then emits the module as an object or as assembly. */
-KVA_MUST_USE kva_status kva_cg_optimize(kva_codegen *cg);
+KVA_MUST_USE kva_status kva_cg_optimize(kva_cg_module *m);
 extern const char kva_cg_passes[]; /* for a CPU */
-KVA_MUST_USE kva_status kva_cg_machine_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
+KVA_MUST_USE kva_status kva_cg_machine_code(kva_cg_module *m, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
 /* llvm_cache.c: kva_cg_machine_code through the cache */
-KVA_MUST_USE kva_status kva_cg_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
+KVA_MUST_USE kva_status kva_cg_code(kva_cg_module *m, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
 /* Reports an LLVM error under `what` and consumes it; KVA_OK for no error. */
-KVA_MUST_USE kva_status kva_cg_check(kva_codegen *cg, LLVMErrorRef error, const char *what);
+KVA_MUST_USE kva_status kva_cg_check(kva_diag *diag, LLVMErrorRef error, const char *what);
+
+/* ---- llvm_modules.c ---------------------------------------------------------------------------------------------- */
+
+/* An empty module, which gets what is added from now on. */
+void kva_cg_begin_module(kva_codegen *cg);
+/* Begins another one if kernels only run in process and the last module is full; counts an encoding of so many bytes.
+ */
+void kva_cg_make_room(kva_codegen *cg, size_t bytes);
+void kva_cg_destroy_module(const kva_cg_module *m);
+/* The objects of all modules, in their order, compiled side by side. The caller disposes of them. */
+KVA_MUST_USE kva_status kva_cg_objects(kva_codegen *cg, LLVMMemoryBufferRef *out_objects);
 
 #endif

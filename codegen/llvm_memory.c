@@ -349,7 +349,7 @@ LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i) {
 static LLVMValueRef opaque(kva_emit *e, LLVMValueRef v) {
   LLVMTypeRef type = LLVMTypeOf(v), word = LLVMInt32TypeInContext(e->ctx);
   bool vector = LLVMGetTypeKind(type) == LLVMVectorTypeKind;
-  unsigned bits = (unsigned)LLVMSizeOfTypeInBits(e->cg->layout, type);
+  unsigned bits = (unsigned)LLVMSizeOfTypeInBits(e->cg->module->layout, type);
   if (bits % 32 || !vector) return v;
   v = LLVMBuildBitCast(e->b, v, LLVMVectorType(word, bits / 32), "");
   for (unsigned w = 0; w < bits / 32; w++) {

@@ -30,14 +30,14 @@ static LLVMValueRef null(const writer *w) {
 
 /* A struct in C's layout, whose size must equal C's. */
 static LLVMValueRef record(const writer *w, size_t size, unsigned n, LLVMValueRef *fields) {
-  LLVMValueRef v = LLVMConstStructInContext(w->cg->ctx, fields, n, false);
-  KVA_ASSERT(LLVMABISizeOfType(w->cg->layout, LLVMTypeOf(v)) == size);
+  LLVMValueRef v = LLVMConstStructInContext(w->cg->module->ctx, fields, n, false);
+  KVA_ASSERT(LLVMABISizeOfType(w->cg->module->layout, LLVMTypeOf(v)) == size);
   return v;
 }
 #define RECORD(w, type, fields) record((w), sizeof(type), sizeof(fields) / sizeof *(fields), (fields))
 
 static LLVMValueRef constant(const writer *w, LLVMValueRef value, unsigned alignment) {
-  LLVMValueRef g = LLVMAddGlobal(w->cg->module, LLVMTypeOf(value), "");
+  LLVMValueRef g = LLVMAddGlobal(w->cg->module->ir, LLVMTypeOf(value), "");
   LLVMSetInitializer(g, value);
   LLVMSetGlobalConstant(g, true);
   LLVMSetLinkage(g, LLVMPrivateLinkage);
@@ -60,7 +60,7 @@ static LLVMValueRef string(const writer *w, const char *s) {
   if (!s) return null(w);
   LLVMValueRef g = kva_map_get_str(w->strings, s);
   if (g) return g;
-  g = constant(w, LLVMConstStringInContext2(w->cg->ctx, s, strlen(s), false), 1);
+  g = constant(w, LLVMConstStringInContext2(w->cg->module->ctx, s, strlen(s), false), 1);
   LLVMSetUnnamedAddress(g, LLVMGlobalUnnamedAddr);
   kva_map_set_str(w->strings, s, g);
   return g;
@@ -84,7 +84,7 @@ static LLVMValueRef tensor(const writer *w, const void *data, int64_t bytes) {
   if (!data) return null(w);
   LLVMValueRef g = kva_map_get(w->data, &data, sizeof data);
   if (g) return g;
-  g = constant(w, LLVMConstStringInContext2(w->cg->ctx, data, (size_t)bytes, true), DATA_ALIGNMENT);
+  g = constant(w, LLVMConstStringInContext2(w->cg->module->ctx, data, (size_t)bytes, true), DATA_ALIGNMENT);
   kva_map_set(w->data, &data, sizeof data, g);
   return g;
 }
@@ -216,7 +216,7 @@ static LLVMValueRef tensor_map(const writer *w, const kva_tensor_map_desc *m) {
 }
 
 static LLVMValueRef kernel(const writer *w, const kva_kernel_desc *k) {
-  LLVMValueRef fn = w->is_gpu ? null(w) : LLVMGetNamedFunction(w->cg->module, k->name);
+  LLVMValueRef fn = w->is_gpu ? null(w) : LLVMGetNamedFunction(w->cg->module->ir, k->name);
   LLVMValueRef *maps = room(w, k->n_maps);
   for (int32_t i = 0; i < k->n_maps; i++) maps[i] = tensor_map(w, &k->maps[i]);
   KVA_ASSERT(fn);
@@ -299,8 +299,8 @@ static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
 /* ---- functions --------------------------------------------------------------------------------------------------- */
 
 static LLVMValueRef extern_function(const writer *w, const char *name, LLVMTypeRef type) {
-  LLVMValueRef f = LLVMGetNamedFunction(w->cg->module, name);
-  return f ? f : LLVMAddFunction(w->cg->module, name, type);
+  LLVMValueRef f = LLVMGetNamedFunction(w->cg->module->ir, name);
+  return f ? f : LLVMAddFunction(w->cg->module->ir, name, type);
 }
 
 /* An exported function that calls `callee` with its first n_before parameters, then the constants, then its other
@@ -315,9 +315,9 @@ typedef struct forward {
 } forward;
 
 static void define_forward(const writer *w, const forward *f) {
-  LLVMBuilderRef b = w->cg->builder;
+  LLVMBuilderRef b = w->cg->module->builder;
   LLVMTypeRef own = LLVMFunctionType(f->result, (LLVMTypeRef *)f->parameters, f->n_parameters, false);
-  LLVMValueRef fn = LLVMAddFunction(w->cg->module, f->name, own), args[6];
+  LLVMValueRef fn = LLVMAddFunction(w->cg->module->ir, f->name, own), args[6];
   LLVMTypeRef types[6];
   unsigned n = 0;
   for (unsigned i = 0; i < f->n_before; i++) args[n++] = LLVMGetParam(fn, i);
@@ -325,10 +325,10 @@ static void define_forward(const writer *w, const forward *f) {
   for (unsigned i = f->n_before; i < f->n_parameters; i++) args[n++] = LLVMGetParam(fn, i);
   for (unsigned i = 0; i < n; i++) types[i] = LLVMTypeOf(args[i]);
   LLVMTypeRef type = LLVMFunctionType(f->result, types, n, false);
-  LLVMPositionBuilderAtEnd(b, LLVMAppendBasicBlockInContext(w->cg->ctx, fn, "entry"));
+  LLVMPositionBuilderAtEnd(b, LLVMAppendBasicBlockInContext(w->cg->module->ctx, fn, "entry"));
   LLVMValueRef v = LLVMBuildCall2(b, type, extern_function(w, f->callee, type), args, n, "");
   LLVMSetTailCall(v, true);
-  if (f->result == LLVMVoidTypeInContext(w->cg->ctx))
+  if (f->result == LLVMVoidTypeInContext(w->cg->module->ctx))
     LLVMBuildRetVoid(b);
   else
     LLVMBuildRet(b, v);
@@ -339,13 +339,13 @@ static const char *named(const writer *w, const char *prefix, const char *suffix
 }
 
 static void define_getter(const writer *w, const char *name, LLVMValueRef value) {
-  LLVMValueRef fn = LLVMAddFunction(w->cg->module, name, LLVMFunctionType(w->ptr, NULL, 0, false));
-  LLVMPositionBuilderAtEnd(w->cg->builder, LLVMAppendBasicBlockInContext(w->cg->ctx, fn, "entry"));
-  LLVMBuildRet(w->cg->builder, value);
+  LLVMValueRef fn = LLVMAddFunction(w->cg->module->ir, name, LLVMFunctionType(w->ptr, NULL, 0, false));
+  LLVMPositionBuilderAtEnd(w->cg->module->builder, LLVMAppendBasicBlockInContext(w->cg->module->ctx, fn, "entry"));
+  LLVMBuildRet(w->cg->module->builder, value);
 }
 
 static void define_functions(const writer *w, LLVMValueRef a, const kva_object_options *o) {
-  LLVMTypeRef none = LLVMVoidTypeInContext(w->cg->ctx), ptr = w->ptr;
+  LLVMTypeRef none = LLVMVoidTypeInContext(w->cg->module->ctx), ptr = w->ptr;
   define_getter(w, named(w, o->prefix, "artifact"), a);
   const forward fixed[] = {
       {named(w, o->prefix, "create"), "kva_context_create", w->i32, 4, {ptr, ptr, ptr, w->i64}, 0, 1, {a}},
@@ -382,18 +382,19 @@ static void define_main(const writer *w, LLVMValueRef a, const kva_object_option
 /* Only the artefact refers to kernels by name. */
 static void hide_kernels(kva_codegen *cg) {
   for (uint32_t i = 0; i < cg->kernels.len; i++)
-    LLVMSetLinkage(LLVMGetNamedFunction(cg->module, cg->kernels.data[i].name), LLVMInternalLinkage);
+    LLVMSetLinkage(LLVMGetNamedFunction(cg->module->ir, cg->kernels.data[i].name), LLVMInternalLinkage);
 }
 
 kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_object_options *options,
                               const char **out_data, size_t *out_size) {
-  KVA_TRY(kva_cg_optimize(cg));
+  KVA_ASSERT(!cg->in_process);
+  KVA_TRY(kva_cg_optimize(cg->module));
   writer w = {.cg = cg,
               .is_gpu = a->codes[0].format != KVA_CODE_FUNCTIONS,
-              .ptr = LLVMPointerTypeInContext(cg->ctx, 0),
-              .i32 = LLVMInt32TypeInContext(cg->ctx),
-              .i64 = LLVMInt64TypeInContext(cg->ctx),
-              .f64 = LLVMDoubleTypeInContext(cg->ctx),
+              .ptr = LLVMPointerTypeInContext(cg->module->ctx, 0),
+              .i32 = LLVMInt32TypeInContext(cg->module->ctx),
+              .i64 = LLVMInt64TypeInContext(cg->module->ctx),
+              .f64 = LLVMDoubleTypeInContext(cg->module->ctx),
               .strings = kva_map_create(cg->arena),
               .formulas = kva_map_create(cg->arena),
               .data = kva_map_create(cg->arena)};
@@ -401,7 +402,7 @@ kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_
   define_functions(&w, tables, options);
   define_main(&w, tables, options);
   hide_kernels(cg);
-  KVA_TRY(kva_cg_machine_code(cg, LLVMObjectFile, &cg->object));
+  KVA_TRY(kva_cg_machine_code(cg->module, LLVMObjectFile, &cg->object));
   *out_data = LLVMGetBufferStart(cg->object);
   *out_size = LLVMGetBufferSize(cg->object);
   return KVA_OK;

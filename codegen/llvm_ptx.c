@@ -31,23 +31,11 @@ static void initialize(void) {
 
 kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  static const char triple[] = "nvptx64-nvidia-cuda";
   KVA_TRY(kva_cg_describe_gpu(options, cg->diag, &cg->target));
   pthread_once(&once, initialize);
-  LLVMTargetRef target;
-  char *error = NULL;
-  if (LLVMGetTargetFromTriple(triple, &target, &error)) {
-    kva_status status = kva_fail(cg->diag, KVA_MISSING, NULL, "LLVM has no target for %s: %s", triple, error);
-    LLVMDisposeMessage(error);
-    return status;
-  }
+  cg->triple = "nvptx64-nvidia-cuda";
   cg->cpu = cg->target.arch;
   cg->features = "+ptx83";
-  cg->machine = LLVMCreateTargetMachine(target, triple, cg->cpu, cg->features, LLVMCodeGenLevelDefault,
-                                        LLVMRelocDefault, LLVMCodeModelDefault);
-  cg->layout = LLVMCreateTargetDataLayout(cg->machine);
-  LLVMSetTarget(cg->module, triple);
-  LLVMSetModuleDataLayout(cg->module, cg->layout);
   return KVA_OK;
 }
 
@@ -127,30 +115,29 @@ static void choose_number(hidden *h, LLVMValueRef i) {
   LLVMInstructionEraseFromParent(i);
 }
 
-kva_status kva_ptx_work_around(kva_codegen *cg) {
-  LLVMTypeRef i1 = LLVMInt1TypeInContext(cg->ctx);
-  hidden h = {.b = LLVMCreateBuilderInContext(cg->ctx), .type = LLVMFunctionType(i1, &i1, 1, false)};
-  h.function = LLVMAddFunction(cg->module, "kva.hidden", h.type);
-  each_instruction(&h, cg->module, hide_condition);
-  each_instruction(&h, cg->module, restore_addition);
+kva_status kva_ptx_work_around(kva_cg_module *m) {
+  LLVMTypeRef i1 = LLVMInt1TypeInContext(m->ctx);
+  hidden h = {.b = LLVMCreateBuilderInContext(m->ctx), .type = LLVMFunctionType(i1, &i1, 1, false)};
+  h.function = LLVMAddFunction(m->ir, "kva.hidden", h.type);
+  each_instruction(&h, m->ir, hide_condition);
+  each_instruction(&h, m->ir, restore_addition);
   LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
-  LLVMErrorRef error = LLVMRunPasses(cg->module, "function(instcombine<no-verify-fixpoint>)", cg->machine, options);
+  LLVMErrorRef error = LLVMRunPasses(m->ir, "function(instcombine<no-verify-fixpoint>)", m->machine, options);
   LLVMDisposePassBuilderOptions(options);
   reveal_conditions(&h);
-  each_instruction(&h, cg->module, choose_number);
+  each_instruction(&h, m->ir, choose_number);
   LLVMDisposeBuilder(h.b);
-  return kva_cg_check(cg, error, "working around faults of NVPTX");
+  return kva_cg_check(m->diag, error, "working around faults of NVPTX");
 }
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* Between setjmp and longjmp only LLVM owns resources, and its objects are abandoned. */
-static int emit_guarded(kva_codegen *cg, LLVMMemoryBufferRef *out_text, char **out_error) {
+static int emit_guarded(kva_cg_module *m, LLVMMemoryBufferRef *out_text, char **out_error) {
   jmp_buf here;
   escape = &here;
-  int result = setjmp(here) ? -1
-                            : LLVMTargetMachineEmitToMemoryBuffer(cg->machine, cg->module, LLVMAssemblyFile, out_error,
-                                                                  out_text);
+  int result =
+      setjmp(here) ? -1 : LLVMTargetMachineEmitToMemoryBuffer(m->machine, m->ir, LLVMAssemblyFile, out_error, out_text);
   escape = NULL;
   return result;
 }
@@ -171,16 +158,16 @@ static void require_clusters(LLVMMemoryBufferRef *text) {
   kva_text_free(&out);
 }
 
-kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text) {
+kva_status kva_ptx_emit(kva_cg_module *m, LLVMMemoryBufferRef *out_text) {
   char *error = NULL;
-  int result = emit_guarded(cg, out_text, &error);
+  int result = emit_guarded(m, out_text, &error);
   if (!result) {
     require_clusters(out_text);
     return KVA_OK;
   }
-  cg->broken = result < 0;
-  kva_status status = kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
-                               cg->target.description, cg->broken ? fatal_text : error);
-  if (!cg->broken) LLVMDisposeMessage(error);
+  m->broken = result < 0;
+  kva_status status = kva_fail(m->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
+                               m->cg->target.description, m->broken ? fatal_text : error);
+  if (!m->broken) LLVMDisposeMessage(error);
   return status;
 }

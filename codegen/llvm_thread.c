@@ -96,7 +96,7 @@ LLVMValueRef kva_ll_shared_array(kva_emit *e, const char *name, LLVMTypeRef elem
   LLVMSetInitializer(v, LLVMGetUndef(type));
   LLVMSetLinkage(v, LLVMInternalLinkage);
   LLVMSetAlignment(v, KVA_GPU_ALIGNMENT);
-  e->shared_bytes += (uint32_t)LLVMABISizeOfType(e->cg->layout, type);
+  e->shared_bytes += (uint32_t)LLVMABISizeOfType(e->cg->module->layout, type);
   return v;
 }
 
@@ -108,7 +108,7 @@ static uint64_t elements_of(const kva_kbuf *buf) {
 
 static uint32_t bytes_of(kva_emit *e, const kva_kbuf *buf) {
   LLVMTypeRef type = LLVMArrayType2(kva_ll_storage(e, buf->dtype), elements_of(buf));
-  return (uint32_t)LLVMABISizeOfType(e->cg->layout, type);
+  return (uint32_t)LLVMABISizeOfType(e->cg->module->layout, type);
 }
 
 static uint32_t alignment_of(uint32_t bytes) {

@@ -128,7 +128,7 @@ static void print_cache(const findings *f) {
   else if (!u->usable)
     printf("cache        off: %s is not a folder that this user alone may write to\n", f->cache->folder);
   else
-    printf("cache        %s, %lld compiled models, %.1f of %.0f MiB\n", f->cache->folder, (long long)u->entries,
+    printf("cache        %s, %lld compiled modules, %.1f of %.0f MiB\n", f->cache->folder, (long long)u->entries,
            (double)u->bytes / (1 << 20), (double)f->cache->max_bytes / (1 << 20));
 }
 

@@ -63,11 +63,11 @@ expect 0 "${gpu[@]}" -o "$work/b"
 hits || fail "PTX misses"
 same_bits "PTX from the cache"
 
-# doctor tells folder and size; --json too.
+# doctor tells folder and size; --json too. The training step is two modules.
 expect 0 doctor
-says "$cache/below, 5 compiled models"
+says "$cache/below, 6 compiled modules"
 expect 0 doctor --json
-python3 -c 'import json, sys; c = json.load(open(sys.argv[1]))["cache"]; assert c["entries"] == 5 and c["bytes"] > 1e5, c' \
+python3 -c 'import json, sys; c = json.load(open(sys.argv[1]))["cache"]; assert c["entries"] == 6 and c["bytes"] > 1e5, c' \
   "$work/out" || fail "doctor --json"
 
 # Folders that cannot be used: below a file; open to others.

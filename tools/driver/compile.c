@@ -118,6 +118,7 @@ static kva_status compile(kva_compiled *c, const kva_compile_options *options, k
   c->pass_seconds = kva_now() - start;
   kva_target_options target = options->target;
   target.control = options->passes.control;
+  target.in_process = true;
   KVA_TRY(kva_codegen_create(&target, diag, &c->cg));
   KVA_TRY(kva_codegen_artifact(c->cg, c->arena, c->module, c->n_plans, c->plans, &c->artifact));
   c->codegen_seconds = kva_now() - start - c->pass_seconds;

@@ -3,6 +3,7 @@
  * Races (options.check_global): within a cluster, as for shared memory (race.c). Accesses of others are unordered,
  * unless the earlier CTA executed a fence of scope gpu and then an atomic, and the later one an atomic and then such a
  * fence. The check ignores whether the two atomics synchronise with each other, so races can be missed. */
+#include "runtime/base/platform.h"
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -20,14 +21,21 @@ typedef struct ptx_global_shadow {
   uint32_t value; /* value that `writer` wrote */
 } ptx_global_shadow;
 
+/* Ten times as large as what it describes, and new for each launch. NULL: no memory. */
+static ptx_global_shadow *create_shadow(const ptx_range *r, uint32_t shift) {
+  size_t n = (r->size >> shift) + 2;
+  ptx_global_shadow *shadow = calloc(n, sizeof *shadow);
+  if (shadow) kva_pages_enlarge(shadow, n * sizeof *shadow);
+  return shadow;
+}
+
 bool kva_ptx_global_prepare(ptx_launch *launch) {
   kva_ptx_memory *m = &launch->memory;
   uint64_t n = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
   if (n > MAX_CTAS) launch->options.check_global = false;
   for (uint32_t k = 0; k < m->n; k++) {
     if (launch->options.check_global && m->ranges[k].writable) {
-      m->ranges[k].shadow =
-          calloc((m->ranges[k].size >> launch->kernel->global_shift) + 2, sizeof *m->ranges[k].shadow);
+      m->ranges[k].shadow = create_shadow(&m->ranges[k], launch->kernel->global_shift);
       if (!m->ranges[k].shadow) return false;
     }
     launch->tracks_global |= m->ranges[k].shadow || m->ranges[k].written;

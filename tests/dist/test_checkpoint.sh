@@ -44,6 +44,7 @@ move() { # move FROM TO: step 3 of one run goes on to step 6 on another run's me
   python3 tests/dist/whole.py "$(step moved 6)" "$(step one 6).safetensors" || fail "from ${meshes[$1]} to $axes: other bits"
 }
 for i in "${!meshes[@]}"; do
+  [ -z "$sanitized" ] || [ "$i" -eq 0 ] || [ "$i" -eq 4 ] || continue
   move "$i" $(((i + 2) % ${#meshes[@]}))
   rm -rf "$work/moved"
   mkdir "$work/moved"

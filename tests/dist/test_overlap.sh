@@ -8,8 +8,10 @@ lm=(models/lm.kv -D preset=small -D vocab=512 -D d=64 --data random:length=32 --
   --eval-batches 2 --profile)
 hidden() { sed -n 's/.*exchange: \([0-9.]*\) s, waited for \([0-9.]*\) s, \([0-9]*\) % hidden/\3/p' "$work/out"; }
 
+meshes=(data=2 data=2,zero=1 data=2,zero=3 tensor=2)
+[ -z "$sanitized" ] || meshes=(data=2,zero=3 tensor=2) launchers=("${launchers[0]}")
 for launcher in "${launchers[@]}"; do
-  for axes in data=2 data=2,zero=1 data=2,zero=3 tensor=2; do
+  for axes in "${meshes[@]}"; do
     rm -rf "$work/waits" "$work/goes"
     KVASIR_OVERLAP=off mesh waits 2 "$axes" "${lm[@]}"
     [ "$(hidden)" = 0 ] || fail "$launcher, $axes: $(hidden) % hidden without overlap"

@@ -38,25 +38,27 @@ cuts() { # cuts LENGTH PARTS WINDOW
   near "$name" "$name-mesh" 4
 }
 cuts 8 2 3
-cuts 8 4 2
-cuts 4 2 3
-cuts 5 5 1
-# One sequence is one document; sigmoid gates, a shift over four rows, shifted queries, one matrix for the vocabulary.
-other=("${lm[@]}" -D gate='"gate"' -D window=3 -D shift_q=true -D qk_norm=true -D tied=true --steps 5)
-one other "${other[@]}"
-mesh other-3 3 sequence=3 "${other[@]}"
-near other other-3 5
-# Metrics need all rows.
-induction=(models/induction.kv -D vocab=64 -D d=16 -D ffn=32 -D window=2 --data induction:length=12,pool=16 --batch 4 --threads 1
-  --steps 5 --eval-every 3 --eval-batches 2)
-one induction "${induction[@]}"
-mesh induction-4 4 sequence=4 "${induction[@]}"
-near induction induction-4 5
-# Rows that a model does not shift.
-mlp=(models/mlp.kv -D d=16 -D hidden=32 -D vocab=64 --threads 1 --steps 5 --eval-every 3 --eval-batches 3)
-one mlp "${mlp[@]}"
-mesh mlp-2 2 sequence=2 "${mlp[@]}"
-near mlp mlp-2 5
+if [ -z "$sanitized" ]; then
+  cuts 8 4 2
+  cuts 4 2 3
+  cuts 5 5 1
+  # One sequence is one document; sigmoid gates, a shift over four rows, shifted queries, one matrix for the vocabulary.
+  other=("${lm[@]}" -D gate='"gate"' -D window=3 -D shift_q=true -D qk_norm=true -D tied=true --steps 5)
+  one other "${other[@]}"
+  mesh other-3 3 sequence=3 "${other[@]}"
+  near other other-3 5
+  # Metrics need all rows.
+  induction=(models/induction.kv -D vocab=64 -D d=16 -D ffn=32 -D window=2 --data induction:length=12,pool=16 --batch 4 --threads 1
+    --steps 5 --eval-every 3 --eval-batches 2)
+  one induction "${induction[@]}"
+  mesh induction-4 4 sequence=4 "${induction[@]}"
+  near induction induction-4 5
+  # Rows that a model does not shift.
+  mlp=(models/mlp.kv -D d=16 -D hidden=32 -D vocab=64 --threads 1 --steps 5 --eval-every 3 --eval-batches 3)
+  one mlp "${mlp[@]}"
+  mesh mlp-2 2 sequence=2 "${mlp[@]}"
+  near mlp mlp-2 5
+fi
 
 # The halo of a shift over W rows: W - 1 of them, two key heads of 8 floats, for each of 4 sequences; keys and values, there
 # and back.

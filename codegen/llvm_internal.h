@@ -329,8 +329,8 @@ KVA_MUST_USE kva_status kva_cg_check(kva_diag *diag, LLVMErrorRef error, const c
 
 /* An empty module, which gets what is added from now on. */
 void kva_cg_begin_module(kva_codegen *cg);
-/* Begins another one if kernels only run in process and the last module is full; counts an encoding of so many bytes.
- */
+/* For a kernel whose encoding has so many bytes: begins another module if kernels only run in process and the last one
+ * is full. */
 void kva_cg_make_room(kva_codegen *cg, size_t bytes);
 void kva_cg_destroy_module(const kva_cg_module *m);
 /* The objects of all modules, in their order, compiled side by side. The caller disposes of them. */

@@ -48,10 +48,14 @@ kva_status kva_codegen_jit(kva_codegen *cg) {
   if (cg->jit) return KVA_OK;
   if (cg->target.kind == KVA_TARGET_GPU || cg->foreign)
     return kva_error(cg->diag, NULL, "code for %s does not run in this process", cg->target.description);
-  KVA_TRY(kva_cg_check(cg->diag, LLVMOrcCreateLLJIT(&cg->jit, NULL), "starting the JIT"));
-  LLVMOrcExecutionSessionSetErrorReporter(LLVMOrcLLJITGetExecutionSession(cg->jit), drop_error, NULL);
   LLVMMemoryBufferRef *objects = KVA_NEW_ARRAY(cg->arena, LLVMMemoryBufferRef, cg->modules.len);
   KVA_TRY(kva_cg_objects(cg, objects));
+  kva_status status = kva_cg_check(cg->diag, LLVMOrcCreateLLJIT(&cg->jit, NULL), "starting the JIT");
+  if (status != KVA_OK) {
+    for (uint32_t i = 0; i < cg->modules.len; i++) LLVMDisposeMemoryBuffer(objects[i]);
+    return status;
+  }
+  LLVMOrcExecutionSessionSetErrorReporter(LLVMOrcLLJITGetExecutionSession(cg->jit), drop_error, NULL);
   KVA_TRY(link_objects(cg, objects));
   KVA_TRY(find_libraries(cg));
   for (uint32_t i = 0; i < cg->kernels.len; i++) KVA_TRY(look_up(cg, &cg->kernels.data[i]));

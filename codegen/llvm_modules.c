@@ -54,12 +54,13 @@ typedef struct job {
   kva_cg_module *m;
   LLVMMemoryBufferRef object;
   kva_status status;
+  bool traps; /* the thread that waits has a trap */
   kva_trap trap;
   bool trapped;
 } job;
 
 /* A trap belongs to a thread; what ends in this one is raised again where the result is waited for. */
-static void compile(job *j) {
+static void compile_trapped(job *j) {
   if (setjmp(j->trap.at)) {
     j->trapped = true;
     return;
@@ -67,6 +68,13 @@ static void compile(job *j) {
   kva_trap_enter(&j->trap);
   j->status = kva_cg_code(j->m, LLVMObjectFile, &j->object);
   kva_trap_leave(&j->trap);
+}
+
+static void compile(job *j) {
+  if (j->traps)
+    compile_trapped(j);
+  else
+    j->status = kva_cg_code(j->m, LLVMObjectFile, &j->object);
 }
 
 static void compile_range(void *jobs, int64_t begin, int64_t end) {
@@ -105,6 +113,7 @@ kva_status kva_cg_objects(kva_codegen *cg, LLVMMemoryBufferRef *out_objects) {
   kva_status status = KVA_OK;
   for (uint32_t i = 0; i < n; i++) {
     jobs[i].m = cg->modules.data[i];
+    jobs[i].traps = kva_trap_is_set();
     jobs[i].m->diag = kva_diag_create();
   }
   compile_all(jobs, n);

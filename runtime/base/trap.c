@@ -15,6 +15,10 @@ void kva_trap_leave(kva_trap *trap) {
   current = trap->outer;
 }
 
+bool kva_trap_is_set(void) {
+  return current != NULL;
+}
+
 static void print(const char *fmt, va_list args) {
   fputs("kvasir: ", stderr);
   vfprintf(stderr, fmt, args);

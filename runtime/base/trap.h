@@ -19,6 +19,8 @@ typedef struct kva_trap {
 
 void kva_trap_enter(kva_trap *trap);
 void kva_trap_leave(kva_trap *trap);
+/* Whether the thread has set one. */
+bool kva_trap_is_set(void);
 
 /* Jumps to the thread's trap with a text; prints the text and returns if there is none. */
 void kva_trap_jump_or_print(bool memory, const char *fmt, va_list args);

@@ -3,6 +3,7 @@
 # accepts the files. An exported decode step gives token by token the text of kvasir generate. The Python for it is $KVASIR_PYTHON, else that of the benchmarks, else python3.
 . "$(dirname "$0")/support.sh"
 
+[ -z "${KVASIR_SANITIZED:-}" ] || { echo "SKIP: exports run under sanitizers elsewhere; what another program makes of them is the same"; exit 77; }
 python=
 for candidate in ${KVASIR_PYTHON:-build/bench-venv/bin/python python3}; do
   if "$candidate" -c 'import numpy, onnxruntime' 2>/dev/null; then

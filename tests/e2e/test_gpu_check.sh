@@ -8,7 +8,10 @@
 printf '%s\n' '#!/bin/sh' 'for a; do case $a in *.ptx) in=$a ;; esac; last=$a; done' \
   '{ printf "\177ELF"; cat "$in"; printf "\0"; } >"$last"' >"$work/ptxas" # machine code of the stand-in
 chmod +x "$work/ptxas"
-only=(--only kv.kv_shift_grads --only "gemm bias relu" --only swiglu --only "product with one a" --only induction
+# Sanitizers see the checker with fewer products; the kernels are the same.
+product=(--only "product with one a")
+[ -z "${KVASIR_SANITIZED:-}" ] || product=()
+only=(--only kv.kv_shift_grads --only "gemm bias relu" --only swiglu "${product[@]}" --only induction
   --only "attention causal 70, heads of 64" --only "library gemm 4096" --only "tiny model" --only "launch of")
 XZ_OPT=-0 KVASIR_PTXAS=$work/ptxas KVASIR_BUILD=$(cd "$(dirname "$KVASIR")" && pwd) \
   tools/gpu-check "${only[@]}" -o "$work/check.tar.xz" >"$work/out" 2>&1 || fail "no archive"
@@ -44,8 +47,10 @@ fi
 # Everything agrees, by machine code and by PTX.
 fake=("KVASIR_CUDA_LIBRARY=$KVASIR_FAKE_CUDA" "KVASIR_CUBLASLT_LIBRARY=$KVASIR_FAKE_CUDA")
 check 0 -o good A --no-times
-says "| shape | product with one a for the batch | sm_90a | ptxas | agrees"
-says "| shape | product with one a for the batch | sm_90a | driver | agrees"
+for name in "attention causal 70, heads of 64" ${product:+"product with one a for the batch"}; do
+  says "| shape | $name | sm_90a | ptxas | agrees"
+  says "| shape | $name | sm_90a | driver | agrees"
+done
 says "| kernel | library gemm 4096 | sm_90a | ptxas | agrees"
 says "| training | induction | sm_90a | ptxas | agrees"
 grep -q '"registers": 32, "threads": [0-9]*, "local": 0' "$work/good/results.jsonl" || fail "no facts of kernels"
@@ -67,7 +72,7 @@ agree bad | diff "$work/expected" - >"$work/out" || fail "cases are missing besi
 
 # A run that was killed: the case that had started counts as dead, and the others follow.
 mkdir "$work/resumed"
-awk '/"started"/ && ++n == 12 { print; exit } { print }' "$work/good/results.jsonl" >"$work/resumed/results.jsonl"
+awk '/"started"/ && ++n == 6 { print; exit } { print }' "$work/good/results.jsonl" >"$work/resumed/results.jsonl"
 fake=("${fake[@]:0:2}")
 check 1 -o resumed A --no-times "${short[@]}"
 says "an earlier run of the checker ended in it"

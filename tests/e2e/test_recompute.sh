@@ -22,7 +22,9 @@ same_losses() {
 expect 0 show "${model[@]}" --pin B=8 --train --stage=plan
 full=$(number total) flops=$(number 'contraction FLOPs')
 [ "$(number 'steps run again')" = "" ] || fail "a plan without a budget computes again"
-for share in 80 65 55; do
+shares=(80 65 55)
+[ -z "${KVASIR_SANITIZED:-}" ] || shares=(55)
+for share in "${shares[@]}"; do
   budget=$((full * share / 100))
   expect 0 show "${model[@]}" --pin B=8 --train --stage=plan --memory $budget
   [ "$(number total)" -le $budget ] || fail "the plan takes $(number total) of $budget bytes"

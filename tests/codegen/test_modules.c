@@ -1,10 +1,14 @@
 /* Many kernels that only run in process: several modules, which threads compile, each with its entry in the cache. */
 #include "codegen/cache.h"
 #include "codegen/codegen.h"
+#include "runtime/base/trap.h"
+#include "tests/support/target.h"
 
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -35,13 +39,18 @@ static kva_kernel *build(compiled *c, kva_expr_ctx *exprs, int i) {
   return k;
 }
 
-static compiled compile(bool in_process) {
+static compiled add_kernels(bool in_process, const kva_cache *stored) {
   compiled c = {.arena = kva_arena_create(), .diag = kva_diag_create()};
-  const kva_target_options options = {.opt_level = 2, .cache = &cache, .in_process = in_process};
+  const kva_target_options options = {.opt_level = 2, .cache = stored, .in_process = in_process};
   kva_expr_ctx *exprs = kva_expr_ctx_create(c.arena);
   assert_int_equal(kva_codegen_create(&options, c.diag, &c.cg), KVA_OK);
   for (int i = 0; i < KERNELS; i++)
     assert_int_equal(kva_codegen_add(c.cg, build(&c, exprs, i), 0, NULL, &c.numbers[i]), KVA_OK);
+  return c;
+}
+
+static compiled compile(bool in_process) {
+  compiled c = add_kernels(in_process, &cache);
   assert_int_equal(kva_codegen_jit(c.cg), KVA_OK);
   assert_int_equal(kva_diag_count(c.diag), 0);
   return c;
@@ -105,6 +114,46 @@ static void others_are_one_module(void **state) {
   assert_int_equal(kva_cache_measure(&cache).entries, before + 1);
 }
 
+/* Leaves the process a few blocks of memory: enough to begin to compile. */
+static bool take_memory(void) {
+  enum { BLOCKS = 64, BYTES = 64 << 10 };
+  void *kept[BLOCKS];
+  for (int i = 0; i < BLOCKS; i++) kept[i] = malloc(BYTES);
+  const struct rlimit none = {1, RLIM_INFINITY}; /* malloc has what it took of the system */
+  if (setrlimit(RLIMIT_AS, &none)) return false;
+  for (size_t size = BYTES; size; size /= 2)
+    while (malloc(size)) continue;
+  for (int i = 0; i < BLOCKS; i++) free(kept[i]);
+  return true;
+}
+
+/* 0: the trap of this thread got what no memory was left for. */
+static int compile_without_memory(void) {
+  compiled c = add_kernels(true, NULL);
+  kva_codegen_catch_memory_errors();
+  kva_trap trap;
+  if (setjmp(trap.at)) return trap.memory && strstr(trap.text, "LLVM asked for more") ? 0 : 2;
+  kva_trap_enter(&trap);
+  if (!take_memory()) return 3;
+  return kva_codegen_jit(c.cg) == KVA_OK ? 4 : 5;
+}
+
+/* A failure in a thread that compiles is one of the thread that waits. In a process of its own. */
+static void traps_get_what_threads_met(void **state) {
+  (void)state;
+  if (sanitized()) {
+    print_message("SKIP: the sanitizer's allocator ends the process\n");
+    skip();
+  }
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) _exit(compile_without_memory());
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static int teardown(void **state) {
   (void)state;
   char command[64];
@@ -116,6 +165,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(modules_have_entries_of_their_own),
       cmocka_unit_test(others_are_one_module),
+      cmocka_unit_test(traps_get_what_threads_met),
   };
   if (!mkdtemp(folder)) return 1;
   return cmocka_run_group_tests(tests, NULL, teardown);

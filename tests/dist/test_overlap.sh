@@ -9,8 +9,8 @@ lm=(models/lm.kv -D preset=small -D vocab=512 -D d=64 --data random:length=32 --
 hidden() { sed -n 's/.*exchange: \([0-9.]*\) s, waited for \([0-9.]*\) s, \([0-9]*\) % hidden/\3/p' "$work/out"; }
 
 meshes=(data=2 data=2,zero=1 data=2,zero=3 tensor=2)
-[ -z "$sanitized" ] || meshes=(data=2,zero=3 tensor=2) launchers=("${launchers[0]}")
-for launcher in "${launchers[@]}"; do
+[ -z "$sanitized" ] || meshes=(data=2,zero=3 tensor=2)
+for launcher in "${repeat[@]}"; do
   for axes in "${meshes[@]}"; do
     rm -rf "$work/waits" "$work/goes"
     KVASIR_OVERLAP=off mesh waits 2 "$axes" "${lm[@]}"

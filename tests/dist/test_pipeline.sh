@@ -47,8 +47,7 @@ mesh bf16-2 2 pipeline=2 "${bf16[@]}"
 tolerance=1e-3 near bf16 bf16-2 4
 large=("${lm[@]}" -D layers=4 -D d=64 --batch 128 --micro-batch 32 --eval-every 0 --steps 3)
 one large "${large[@]}"
-[ -z "$sanitized" ] || launchers=("${launchers[0]}")
-for launcher in "${launchers[@]}"; do
+for launcher in "${repeat[@]}"; do
   rm -rf "$work"/large-4*
   mesh large-4 4 pipeline=4 "${large[@]}"
   same large large-4

@@ -12,8 +12,7 @@ lm=(models/lm.kv -D preset=small -D vocab=64 -D d=32 -D separator=3 --data rando
 
 one mlp-1 models/mlp.kv "${small[@]}" --batch 8 --accumulate 2
 [ "$(wc -l <"$work/mlp-1.jsonl")" -eq 8 ] || fail "expected 6 steps and 2 evaluations"
-[ -z "$sanitized" ] || launchers=("${launchers[0]}")
-for launcher in "${launchers[@]}"; do
+for launcher in "${repeat[@]}"; do
   rm -rf "$work/mlp-2"
   mesh mlp-2 2 data=2 models/mlp.kv "${small[@]}" --batch 16 --rank-logs "$work/logs"
   same mlp-1 mlp-2

@@ -22,7 +22,7 @@ assert abs(p["seconds"] - p["compute_seconds"] - p["exchange_seconds"]) < 1e-9
 assert abs(p["tokens_per_second"] * p["seconds"] / 512 - 1) < 1e-6 and 0 < p["mfu"] < 1
 EOF
 
-if [ -n "${KVASIR_SANITIZED:-}" ]; then # numbers are the same with sanitizers; one search, and what is refused, below
+if [ -n "${KVASIR_SANITIZED:-}" ]; then # numbers are the same with sanitizers: one search, one refusal
   expect 0 show models/lm.kv -D preset=small -D layers=1 -D d=64 -D vocab=100 --cluster a100x2x1 --batch 64
   expect 1 show "${mlp[@]}" --cluster h100x2x2 --mesh data=2 --batch 32
   says "2 processes, and the cluster has 4 GPUs"

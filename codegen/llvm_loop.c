@@ -10,6 +10,7 @@ enum {
   COPIED_BODY = 400, /* the same, with the copies of the loops inside: each of a deep nest makes five of its body */
   KEPT_BODY = 100,   /* instructions of a round, in loops that reuse another loop's loads */
   MAX_UNROLLED = 8,  /* vectors of a loop of constant extent that are unrolled */
+  LARGE_BODY = 200,  /* instructions; loops of larger bodies stay loops: their vectors have nothing in common */
   ROUND_BYTES = 16,  /* bytes per thread and round on a GPU, if another loop reads the same elements */
   GROUP = 4          /* rounds under one branch: enough loads in flight; with all of them ptxas runs out of registers */
 };
@@ -381,7 +382,8 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   }
   LLVMValueRef end = kva_ll_expr(e, l->extent);
   loop_state s = open_loop(e, l, e->lanes.n);
-  if (is_const && extent <= MAX_UNROLLED * (int64_t)s.lanes)
+  bool one = is_const && extent <= s.lanes;
+  if (one || (is_const && extent <= MAX_UNROLLED * (int64_t)s.lanes && emitted(l->body) <= LARGE_BODY))
     emit_vector_expanded(&s, extent);
   else
     emit_vector_loop(&s, end);

@@ -78,6 +78,18 @@ if command -v objdump >/dev/null; then
   grep -m1 -E '%ymm|^v[a-z]' "$work/x86-64-v2.s" && fail "x86-64-v2 has AVX instructions"
 fi
 
+# The graph is prepared for the CPU that is built for: a panel has two vectors of filters, of 16 lanes or 4.
+cat >"$work/conv.kv" <<'KV'
+main (float[1, 32, 9, 9] x) => (float[1, 32, 9, 9] y) {
+  w = kv.reshape <shape = [32, 32, 5, 5]> (kv.iota <shape = [25600], dtype = float> ())
+  y = kv.conv <pads = [2, 2, 2, 2]> (x, w)
+}
+KV
+for target in "x86-64-v4:float[1, 5, 5, 32, 32]" "x86-64-v2:float[4, 5, 5, 32, 8]"; do
+  expect 0 build "$work/conv.kv" --emit=ir --target "${target%%:*}" -o "$work/conv.txt"
+  grep -F "${target#*:}" "$work/conv.txt" >/dev/null || fail "filters for ${target%%:*}"
+done
+
 # The lowest level lacks fused multiply-add and half floats; the numbers are the same to rounding.
 mkdir "$work/v2"
 expect 0 build models/lm.kv -D preset=small --exe --target x86-64-v2 -o "$work/lm-v2"

@@ -364,10 +364,10 @@ static kva_status emit(build *b, const char *kind) {
   return KVA_OK;
 }
 
-/* One graph serves all targets: the GPUs', if there are no others. */
+/* One graph serves all targets: it is the first CPU's, or the first GPU's, if there are no others. */
 static kva_target_options target_of_graph(const kva_build_options *o) {
   for (uint32_t i = 0; i < o->n_targets; i++)
-    if (!o->targets[i].arch) return (kva_target_options){0};
+    if (!o->targets[i].arch) return o->targets[i];
   return o->n_targets ? o->targets[0] : (kva_target_options){0};
 }
 

@@ -190,6 +190,7 @@ kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *are
   out_cpu->triple = own_string(arena, options->triple || out_cpu->foreign ? LLVMNormalizeTargetTriple(row->triple)
                                                                           : LLVMGetDefaultTargetTriple());
   describe_cpu(options, row, out_cpu, out_target);
+  out_target->relaxed_math = options->relaxed_math;
   out_target->bf16x3_gemm = options->bf16x3_gemm;
   if (!options->bf16x3_gemm || kva_target_has(out_target, KVA_TARGET_AMX)) return KVA_OK;
   return kva_error(diag, NULL, "gemm bf16x3 needs a CPU with AMX, which %s has not", out_cpu->name);

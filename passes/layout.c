@@ -5,7 +5,8 @@
  * side by side; who reads the result reads that through the inverse transposition. Element code, pools, concatenations,
  * pads, reductions and transpositions behind it work on the transposed tensor themselves, so that the inverse goes to
  * the edge of a region of such nodes. Convolutions there read it as they are: in their kernels both transpositions are
- * index arithmetic (codegen/kernels/cpu/contract/channels.c). An image from outside of which each element has many
+ * index arithmetic (codegen/kernels/cpu/contract/channels.c). Where a user allows it, those of 3 x 3 filters become
+ * transforms of tiles and fewer products (layout_winograd.c). An image from outside of which each element has many
  * products is transposed by a kernel of its own. Batch normalisation becomes arithmetic, whose part without the image
  * is one number a channel.
  *
@@ -21,8 +22,11 @@
 #define GAIN_OF_PRODUCT   (1.0 / 300)
 #define GAIN_OF_DEPTHWISE 0.3
 
-/* Products of an element of an image for which it is worth a store and a load that their kernel reads it in order. */
-enum { MIN_PRODUCTS = 256 };
+enum {
+  MIN_PRODUCTS = 256,   /* of an element of an image for which it is worth a store and a load that their kernel reads it
+                           in   order */
+  PRODUCTS_OF_MOVE = 50 /* that take as long as a store and a load */
+};
 
 /* ---- regions ----------------------------------------------------------------------------------------------------- */
 
@@ -258,14 +262,20 @@ static double products_of(const kva_layout *l, const kva_node *n) {
   return elements_of(l, n->results[0].type) * elements_of(l, w) / (double)kva_type_extent(w, 0);
 }
 
+static bool is_transformed(const kva_layout *l, const kva_node *n) {
+  return kva_layout_winograd_gain(l, n) > 0;
+}
+
 static double gain_of(const kva_layout *l, const kva_node *n) {
   bool depthwise = kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
-  return depthwise ? elements_of(l, n->results[0].type) * GAIN_OF_DEPTHWISE : products_of(l, n) * GAIN_OF_PRODUCT;
+  double saved = is_transformed(l, n) ? kva_layout_winograd_gain(l, n) / PRODUCTS_OF_MOVE : 0;
+  if (depthwise) return elements_of(l, n->results[0].type) * GAIN_OF_DEPTHWISE;
+  return products_of(l, n) * GAIN_OF_PRODUCT + saved;
 }
 
 /* The image of a convolution that another layout would slow down. */
 static bool moves_image(const kva_layout *l, const kva_node *n) {
-  return products_of(l, n) >= MIN_PRODUCTS * elements_of(l, kva_operand_type(n, 0));
+  return is_transformed(l, n) || products_of(l, n) >= MIN_PRODUCTS * elements_of(l, kva_operand_type(n, 0));
 }
 
 /* n is not in the region of its operands. Reductions read them in any order, and transpositions compose. */
@@ -327,17 +337,24 @@ static bool gains(const kva_layout *l, const kva_value *v) {
   return r && r->gain > r->cost;
 }
 
+/* Operand 0 of n with channels last. */
+static kva_value *image_last(kva_layout *l, kva_builder *b, const kva_node *n) {
+  kva_value *x = kva_operand(n, 0), *last = last_of(l, x);
+  if (!last) kva_map_set(l->last, &x, sizeof x, last = channels_last(b, x));
+  return last;
+}
+
 /* An image from outside as n reads it. */
 static kva_value *image_of(kva_layout *l, kva_builder *b, const kva_node *n) {
-  kva_value *x = kva_operand(n, 0), *last = last_of(l, x);
+  kva_value *x = kva_operand(n, 0);
   int64_t missing = kva_layout_missing_channels(n);
   if (missing) return kva_pad_channels(b, x, missing);
-  if (region_of(l, x) || (!last && !moves_image(l, n))) return x;
-  if (!last) kva_map_set(l->last, &x, sizeof x, last = channels_last(b, x));
-  return channels_first(b, last);
+  if (region_of(l, x) || (!last_of(l, x) && !moves_image(l, n))) return x;
+  return channels_first(b, image_last(l, b, n));
 }
 
 static kva_value *move_conv(kva_layout *l, kva_builder *b, const kva_node *n) {
+  if (is_transformed(l, n)) return kva_layout_winograd(l, b, n, image_last(l, b, n));
   kva_value *operands[] = {image_of(l, b, n), kva_layout_filters(l, b, n)};
   return transposed(b, kva_build(b, KVA_OP_conv, 2, operands, n->attrs));
 }
@@ -384,7 +401,8 @@ static void rewrite(kva_layout *l, kva_graph *g, bool *changed) {
 kva_status kva_opt_layout(kva_module *m, const kva_pass_options *o, bool *changed) {
   if (kva_for_gpu(o) || o->compute) return KVA_OK;
   kva_arena *scratch = kva_arena_create();
-  kva_layout l = {.m = m, .target = o->target, .scratch = scratch, .packed = kva_map_create(scratch)};
+  kva_layout l = {.m = m, .target = o->target, .scratch = scratch};
+  l.packed = kva_map_create(scratch), l.transformed = kva_map_create(scratch);
   kva_graphs graphs = kva_program_graphs(m, scratch);
   for (uint32_t i = 0; i < graphs.len; i++) {
     l.regions = kva_map_create(scratch), l.last = kva_map_create(scratch);

@@ -14,9 +14,10 @@ typedef struct kva_layout {
   kva_module *m;
   const kva_target *target; /* NULL: any CPU */
   kva_arena *scratch;
-  kva_map *regions; /* value -> kva_layout_region * */
-  kva_map *last;    /* value -> the same with channels last */
-  kva_map *packed;  /* data of filters -> kva_tensor_data * */
+  kva_map *regions;     /* value -> kva_layout_region * */
+  kva_map *last;        /* value -> the same with channels last */
+  kva_map *packed;      /* data of filters -> kva_tensor_data * */
+  kva_map *transformed; /* data of filters -> their transforms, kva_tensor_data * */
 } kva_layout;
 
 /* layout_filters.c: the filters of n in panels, if a convolution with channels last takes them. */
@@ -24,5 +25,15 @@ bool kva_layout_suits(const kva_layout *l, const kva_node *n);
 /* Channels that its image and kva_layout_filters have beyond n's, for words of bytes. */
 int64_t kva_layout_missing_channels(const kva_node *n);
 kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n);
+/* Columns of a panel of so many filters in each of `groups`; 0: panels would cross groups. */
+int64_t kva_layout_panel(const kva_layout *l, int64_t filters, int64_t groups);
+/* Zeros of KVA_F32 or KVA_U32. */
+kva_tensor_data *kva_layout_room(kva_layout *l, kva_dtype t, uint32_t rank, const int64_t *dims);
+
+/* layout_winograd.c: the products that transforms of tiles save n, beside what they cost, as products; not positive:
+ * they do not suit it, or a user does not allow them. */
+double kva_layout_winograd_gain(const kva_layout *l, const kva_node *n);
+/* The result of n with channels last, by transforms; image: operand 0 with channels last. */
+kva_value *kva_layout_winograd(kva_layout *l, kva_builder *b, const kva_node *n, kva_value *image);
 
 #endif

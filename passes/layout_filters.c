@@ -23,9 +23,8 @@ static const kva_node *uniform(const kva_value *w) {
   return n && kva_splat_value(kva_operand(n, 0), &x) ? n : NULL;
 }
 
-/* Columns that a panel of these filters has: as few vectors as compute the least. Three take tiles of fewer positions,
- * one reads more of the image. 0: panels would cross groups. */
-static int64_t panel_of(const kva_layout *l, int64_t filters, int64_t groups) {
+/* As few vectors as compute the least. Three take tiles of fewer positions, one reads more of the image. */
+int64_t kva_layout_panel(const kva_layout *l, int64_t filters, int64_t groups) {
   static const double cycles[] = {0, 7.7, 14, 21.5};
   int64_t lanes = l->target ? kva_target_lanes(l->target, KVA_F32) : LANES, best = 0;
   double least = 0;
@@ -48,7 +47,7 @@ static bool is_depthwise(const kva_node *n) {
 
 static int64_t panel_of_node(const kva_layout *l, const kva_node *n) {
   int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
-  return panel_of(l, kva_type_extent(kva_operand_type(n, 1), 0) / groups, groups);
+  return kva_layout_panel(l, kva_type_extent(kva_operand_type(n, 1), 0) / groups, groups);
 }
 
 static bool fits(const kva_node *n) {
@@ -118,25 +117,31 @@ static void pack_words(const uint8_t *from, uint8_t *to, int64_t filters, int64_
   }
 }
 
+kva_tensor_data *kva_layout_room(kva_layout *l, kva_dtype t, uint32_t rank, const int64_t *dims) {
+  kva_tensor_data *room = KVA_NEW(l->m->arena, kva_tensor_data);
+  *room = (kva_tensor_data){.dtype = t, .rank = rank, .bytes = WORD};
+  for (uint32_t d = 0; d < rank; d++) room->bytes *= dims[d];
+  room->dims = kva_arena_memdup(l->m->arena, dims, rank * sizeof *dims);
+  void *data = kva_arena_alloc(l->m->arena, (size_t)room->bytes);
+  if (room->bytes >= LARGE) kva_pages_enlarge(data, (size_t)room->bytes);
+  memset(data, 0, (size_t)room->bytes);
+  room->data = data;
+  return room;
+}
+
 /* w as floats or words of these dimensions. */
 static const kva_tensor_data *packed(kva_layout *l, const kva_tensor_data *w, uint32_t rank, const int64_t *dims) {
-  int64_t panel = dims[rank - 1], bytes = WORD, taps = 1;
+  int64_t panel = dims[rank - 1], taps = 1;
   packing_key key = {w->data, panel};
   kva_tensor_data *to = kva_map_get(l->packed, &key, sizeof key);
   if (to) return to;
-  for (uint32_t d = 0; d < rank; d++) bytes *= dims[d];
   for (uint32_t d = 2; d < w->rank; d++) taps *= w->dims[d];
-  to = KVA_NEW(l->m->arena, kva_tensor_data);
-  *to = (kva_tensor_data){.dtype = w->dtype == KVA_F32 ? KVA_F32 : KVA_U32, .rank = rank, .bytes = bytes};
-  to->dims = kva_arena_memdup(l->m->arena, dims, rank * sizeof *dims);
-  void *data = kva_arena_alloc(l->m->arena, (size_t)bytes);
-  if (bytes >= LARGE) kva_pages_enlarge(data, (size_t)bytes);
-  memset(data, 0, (size_t)bytes);
+  to = kva_layout_room(l, w->dtype == KVA_F32 ? KVA_F32 : KVA_U32, rank, dims);
+  void *data = (void *)(uintptr_t)to->data;
   if (to->dtype == KVA_F32)
     pack(w->data, data, w->dims[0], w->dims[1], taps, panel);
   else
     pack_words(w->data, data, w->dims[0], w->dims[1], taps, panel);
-  to->data = data;
   kva_map_set(l->packed, &key, sizeof key, to);
   return to;
 }

@@ -56,6 +56,7 @@ void kva_cli_print_passes(const kva_pass_choice *c) {
 }
 
 kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
+  KVA_TRY(kva_math_named(choice->math, diag, target));
   return kva_choose_target(choice->device, choice->target, choice->gemm, diag, target);
 }
 

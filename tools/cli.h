@@ -97,10 +97,11 @@ enum { KVA_CLI_CHECK_INDICES = false };
 #define KVA_MEMORY_OPTION(bytes) \
   { "--memory", NULL, "N", KVA_OPTION_BYTES, (bytes), "train within N bytes (40G): compute again instead of keeping" }
 
-/* Where to run and what to compile for: --device, --target and --gemm. */
+/* Where to run and what to compile for: --device, --target, --gemm and --math. */
 typedef struct kva_device_choice {
   const char *device, *target; /* NULL: the CPU; the device's default target */
   const char *gemm;            /* NULL: the device's default */
+  const char *math;            /* NULL: exact */
 } kva_device_choice;
 #define KVA_DEVICE_OPTIONS(choice)                                                                                     \
   {"--device", NULL, "NAME", KVA_OPTION_STRING, &(choice)->device, "cpu (default), cuda, or ptxsim, a simulated GPU"}, \
@@ -110,10 +111,10 @@ typedef struct kva_device_choice {
        KVA_OPTION_STRING,                                                                                              \
        &(choice)->target,                                                                                              \
        "GPU to compile for, sm_80 to sm_90a (the device's own)"},                                                      \
-  {                                                                                                                    \
-    "--gemm", NULL, KVA_GEMMS, KVA_OPTION_WORD, &(choice)->gemm,                                                       \
-        "matrix products; library: cuBLASLt (cuda's default); bf16x3: floats on a CPU with AMX"                        \
-  }
+      {"--gemm",        NULL,                                                                                          \
+       KVA_GEMMS,       KVA_OPTION_WORD,                                                                               \
+       &(choice)->gemm, "matrix products; library: cuBLASLt (cuda's default); bf16x3: floats on a CPU with AMX"},      \
+      KVA_MATH_OPTION(&(choice)->math)
 /* Fails for a device that this machine does not have; otherwise sets the compilation target. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);
 /* For what is run here: the target, and the memory that there is. */

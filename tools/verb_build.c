@@ -34,7 +34,8 @@ const kva_verb kva_verb_build = {
 
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
-  const char *emit, *target, *output, *prefix, *weights, *precision, *gemm, *cc, *runtime, *tokenizer, *mesh_text;
+  const char *emit, *target, *output, *prefix, *weights, *precision, *gemm, *math, *cc, *runtime, *tokenizer,
+      *mesh_text;
   kva_mesh mesh; /* value of --mesh */
   bool object, is_static, shared, exe, train, generate, cubin;
   int64_t seed, memory;
@@ -194,6 +195,7 @@ static kva_status describe_targets(const build_options *o, kva_arena *arena, kva
     out[i] = kva_target_named(o->targets.v[i]);
     out[i].cache = kva_user_cache(arena, NULL);
     KVA_TRY(kva_gemm_named(o->gemm, diag, &out[i]));
+    KVA_TRY(kva_math_named(o->math, diag, &out[i]));
   }
   return KVA_OK;
 }
@@ -272,6 +274,7 @@ static int run(int argc, char **argv) {
       {"--target", NULL, "NAME,...", KVA_OPTION_STRING, &o.target, "what to compile for (native)"},
       {"--gemm", NULL, "generated|bf16x3", KVA_OPTION_WORD, &o.gemm,
        "products of float; bf16x3: on a CPU with AMX (generated)"},
+      KVA_MATH_OPTION(&o.math),
       {"--cubin", NULL, NULL, KVA_OPTION_FLAG, &o.cubin, "GPUs: machine code by ptxas beside the PTX"},
       {"--prefix", NULL, "NAME", KVA_OPTION_STRING, &o.prefix, "of all names in C (the model file's name)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},

@@ -155,6 +155,7 @@ static kva_status choose_target(const kva_device_choice *choice, kva_diag *diag,
   kva_target_options target = {0};
   if (choice->gemm)
     return kva_error(diag, NULL, "--gemm %s: ops --verify verifies generated code; leave --gemm out", choice->gemm);
+  if (choice->math) return kva_error(diag, NULL, "--math is for models; ops --verify verifies operators");
   if (choice->device && !strcmp(choice->device, "cuda"))
     return kva_error(diag, NULL, "ops --verify takes device cpu or ptxsim; tools/gpu-check verifies a GPU");
   KVA_TRY(kva_cli_target(choice, diag, &target));

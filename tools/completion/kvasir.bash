@@ -35,6 +35,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --schedule) mapfile -t COMPREPLY < <(compgen -W "constant warmup cosine linear" -- "$2") ;;
     --resume) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --gemm) mapfile -t COMPREPLY < <(compgen -W "library generated bf16x3" -- "$2") ;;
+    --math) mapfile -t COMPREPLY < <(compgen -W "exact relaxed" -- "$2") ;;
     --precision) mapfile -t COMPREPLY < <(compgen -W "f32 bf16 f16" -- "$2") ;;
     --loss) mapfile -t COMPREPLY < <(compgen -W "cross_entropy mse" -- "$2") ;;
     --weights | --from) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;

@@ -23,6 +23,12 @@ kva_status kva_gemm_named(const char *name, kva_diag *diag, kva_target_options *
   return KVA_OK;
 }
 
+kva_status kva_math_named(const char *name, kva_diag *diag, kva_target_options *target) {
+  target->relaxed_math = name && !strcmp(name, "relaxed");
+  if (!name || target->relaxed_math || !strcmp(name, "exact")) return KVA_OK;
+  return kva_error(diag, NULL, "math: expected exact or relaxed, found '%s'", name);
+}
+
 /* `name=number` at *at, behind which *at is then. */
 static bool take_axis(const char **at, const char *name, int64_t most, int64_t *out) {
   size_t n = strlen(name);

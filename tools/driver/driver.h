@@ -26,6 +26,7 @@ typedef struct kva_compile_options {
 /* Words of options. */
 #define KVA_PRECISIONS "f32|bf16|f16"
 #define KVA_GEMMS      "library|generated|bf16x3"
+#define KVA_MATHS      "exact|relaxed"
 
 /* Processes that share a training step; text for kva_mesh_named. */
 #define KVA_MESH_OPTION(text)                                                                               \
@@ -36,10 +37,18 @@ typedef struct kva_compile_options {
         "started by mpirun -n N*P*S*M"                                                                      \
   }
 
+#define KVA_MATH_OPTION(name)                                                                                       \
+  {                                                                                                                 \
+    "--math", NULL, KVA_MATHS, KVA_OPTION_WORD, (name),                                                             \
+        "relaxed: 3x3 convolutions on a CPU by Winograd's transforms; errors of 1e-5 of the largest result (exact)" \
+  }
+
 /* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 KVA_MUST_USE kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_compute);
 /* Name of --gemm for target->arch, or a CPU: "generated" (or NULL), of a GPU "library", of a CPU with AMX "bf16x3". */
 KVA_MUST_USE kva_status kva_gemm_named(const char *name, kva_diag *diag, kva_target_options *target);
+/* Name of --math: "exact" (or NULL), "relaxed". */
+KVA_MUST_USE kva_status kva_math_named(const char *name, kva_diag *diag, kva_target_options *target);
 /* A mesh as text, "data=4" or "data=4,zero=2,pipeline=2,sequence=2,tensor=2"; NULL: one process. */
 KVA_MUST_USE kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh);
 /* Name of --target: "native" (or NULL), a CPU, a triple ("aarch64-linux-gnu"), or a GPU ("sm_80"). */

@@ -161,6 +161,7 @@ static kva_status choose(opt *o, const kva_opt_choice *c) {
   kva_diag *diag = o->m->diag;
   kva_target_options target = kva_target_named(c->target);
   KVA_TRY(kva_gemm_named(c->gemm, diag, &target));
+  KVA_TRY(kva_math_named(c->math, diag, &target));
   if (!c->passes) return kva_error(diag, NULL, "passes are missing: --passes=A,B,...");
   KVA_TRY(kva_codegen_describe(&target, diag, &o->target));
   o->options.target = &o->target;

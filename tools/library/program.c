@@ -117,6 +117,7 @@ static kva_status choose(const kvasir_compile_options *o, kva_arena *arena, kva_
     return kva_error(diag, NULL, "target %s: code for another machine does not run in this process", o->target);
   if (!on_cpu && o->target && !gpu)
     return kva_error(diag, NULL, "device %s: target must be a GPU such as sm_80, found '%s'", o->device, o->target);
+  KVA_TRY(kva_math_named(o->math, diag, &out->target));
   KVA_TRY(kva_choose_target(o->device, gpu ? o->target : NULL, o->gemm, diag, &out->target));
   bool off = o->cache && !strcmp(o->cache, "off");
   out->target.cache = off ? NULL : o->cache ? kva_cache_in(arena, o->cache) : kva_user_cache(arena, NULL);

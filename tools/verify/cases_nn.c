@@ -465,6 +465,18 @@ static const kva_case cases[] = {
     {.op = KVA_OP_join_filters, .attrs = "filters=7", .in = {{"7,R=3,2,1"}}, .no_gradient = true},
     {.op = KVA_OP_join_filters, .attrs = "filters=3", .in = {{"1,2,0,4"}}, .no_gradient = true},
 
+    /* winograd_tiles, winograd_sums: whole tiles, parts of tiles, pads or none, lanes and a rest, symbols, double */
+    {.op = KVA_OP_winograd_tiles, .attrs = "pads=1,1,1,1", .in = {{"2,8,12,17"}}, .no_gradient = true},
+    {.op = KVA_OP_winograd_tiles, .in = {{"B=2,7,5,C=33"}}, .no_gradient = true},
+    {.op = KVA_OP_winograd_tiles, .attrs = "pads=0,5,2,1", .in = {{"1,3,1,4", .dtype = KVA_F64}}, .no_gradient = true},
+    {.op = KVA_OP_winograd_tiles, .attrs = "pads=1,1,1,1", .in = {{"B=0,8,8,3"}}, .no_gradient = true},
+    {.op = KVA_OP_winograd_sums, .attrs = "rows=8; columns=4", .in = {{"B=2,2,612"}}, .no_gradient = true},
+    {.op = KVA_OP_winograd_sums, .attrs = "rows=3; columns=9", .in = {{"2,3,1188"}}, .no_gradient = true},
+    {.op = KVA_OP_winograd_sums,
+     .attrs = "rows=1; columns=1",
+     .in = {{"1,1,72", .dtype = KVA_F64}},
+     .no_gradient = true},
+
     /* unpack: along each axis, whole and partial last words */
     {.op = KVA_OP_unpack, .attrs = "extent=16", .in = {{"2,5", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=1; extent=11; to=uint4", .in = {{"8,2", 0, 4294967295.0, KVA_U32}}},

@@ -55,7 +55,7 @@ class PortStruct(ctypes.Structure):
 
 class CompileOptions(ctypes.Structure):
     _fields_ = [("device", c_char_p), ("target", c_char_p), ("precision", c_char_p), ("gemm", c_char_p),
-                ("cache", c_char_p), ("check_indices", c_int)]
+                ("math", c_char_p), ("cache", c_char_p), ("check_indices", c_int)]
 
 
 class Training(ctypes.Structure):

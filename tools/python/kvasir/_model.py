@@ -34,7 +34,8 @@ class _Session:
     """A model, compiled, with a session. Several threads may call it; they wait for each other."""
 
     def __init__(self, model, *, defines=None, pins=None, weights=None, free_batch=False, device=None, target=None,
-                 precision=None, gemm=None, cache=None, check_indices=False, threads=0, spin=True, seed=0, training=None):
+                 precision=None, gemm=None, math=None, cache=None, check_indices=False, threads=0, spin=True, seed=0,
+                 training=None):
         self._lock = threading.Lock()
         self._call = None  # the last one
         opened = self._open(model, defines, pins, weights, free_batch)
@@ -42,7 +43,7 @@ class _Session:
             self.name = library.kvasir_model_name(opened).decode()
             self.inputs = _ports(opened, library.kvasir_model_input_count, library.kvasir_model_input)
             self.outputs = _ports(opened, library.kvasir_model_output_count, library.kvasir_model_output)
-            options = CompileOptions(*[encode(o) for o in (device, target, precision, gemm, cache)], check_indices)
+            options = CompileOptions(*[encode(o) for o in (device, target, precision, gemm, math, cache)], check_indices)
             self._program = self._compile(opened, options, training)
         finally:
             library.kvasir_model_destroy(opened)
@@ -192,8 +193,8 @@ def load(model, **options):
     """Compiles a model for inference: a path or bytes of ONNX, or of a .kv text.
 
     Options: defines and pins (dictionaries: hyper-parameters of a .kv model, values of shape symbols), weights (a
-    safetensors file), device ("cpu", "cuda"), target, precision ("f32", "bf16", "f16"), gemm, cache (a folder, or
-    "off"), check_indices, threads (0: all), spin, seed, free_batch.
+    safetensors file), device ("cpu", "cuda"), target, precision ("f32", "bf16", "f16"), gemm, math ("exact",
+    "relaxed"), cache (a folder, or "off"), check_indices, threads (0: all), spin, seed, free_batch.
     """
     return Model(model, **options)
 

@@ -1,0 +1,108 @@
+/* Convolutions with channels last by Winograd's transforms (ops/winograd.h), for layout.c.
+ *
+ * What: conv(x, w) with constant 3 x 3 filters and stride 1 becomes
+ *
+ *   winograd_sums(conv(winograd_tiles(x), G w G'))
+ *
+ * where the convolution in the middle has one tap and 36 groups, whose positions are tiles: 36 products of matrices
+ * with the filters in panels. Sums round differently, so only --math relaxed allows it. Constants become four times as
+ * large. */
+#include "ops/conv.h"
+#include "ops/winograd.h"
+#include "passes/layout.h"
+
+/* Products that take as long as: an element of a filter on its way from memory; a place of a tile that a transform
+ * stores and the next kernel loads. Measured on Zen 4. */
+enum { PRODUCTS_OF_WEIGHT = 25, PRODUCTS_OF_PLACE = 12 };
+enum { KERNEL = KVA_WINOGRAD_KERNEL, EXTENT = KVA_WINOGRAD_EXTENT, PLACES = KVA_WINOGRAD_PLACES };
+
+static bool suits(const kva_layout *l, const kva_node *n) {
+  if (!l->target || !l->target->relaxed_math || !kva_layout_suits(l, n)) return false;
+  const kva_conv_attrs *a = n->attrs;
+  const kva_type *w = kva_operand_type(n, 1);
+  kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
+  if (window.n != 2 || a->group != 1 || w->dtype != KVA_F32 || !kva_constant_of(kva_operand(n, 1))) return false;
+  for (uint32_t d = 0; d < window.n; d++) {
+    if (window.kernel[d] != KERNEL || window.stride[d] != 1 || window.dilation[d] != 1) return false;
+    if (window.before[d] >= EXTENT || window.after[d] >= EXTENT) return false;
+  }
+  return kva_layout_panel(l, kva_type_extent(w, 0), PLACES) > 0;
+}
+
+double kva_layout_winograd_gain(const kva_layout *l, const kva_node *n) {
+  if (!suits(l, n)) return 0;
+  const kva_type *w = kva_operand_type(n, 1), *y = n->results[0].type;
+  int64_t images = 1, rows = kva_type_extent(y, 2), columns = kva_type_extent(y, 3);
+  kva_expr_is_const(y->dims[0], &images);
+  double tiles = (double)(images * kva_winograd_tiles_for(rows) * kva_winograd_tiles_for(columns));
+  double filters = (double)kva_type_extent(w, 0), channels = (double)kva_type_extent(w, 1);
+  double saved = KERNEL * KERNEL * (double)(images * rows * columns) - PLACES * tiles;
+  double weights = (PLACES - KERNEL * KERNEL) * PRODUCTS_OF_WEIGHT;
+  return filters * channels * (saved - weights) - (filters + channels) * PLACES * tiles * PRODUCTS_OF_PLACE;
+}
+
+/* ---- filters ----------------------------------------------------------------------------------------------------- */
+
+/* u = G w G'; elements of u are `step` apart. */
+static void transform(const float *w, float *u, int64_t step) {
+  double rows[EXTENT][KERNEL];
+  for (int i = 0; i < EXTENT; i++)
+    for (int j = 0; j < KERNEL; j++) {
+      rows[i][j] = 0;
+      for (int k = 0; k < KERNEL; k++) rows[i][j] += kva_winograd_filter[i][k] * (double)w[k * KERNEL + j];
+    }
+  for (int i = 0; i < EXTENT; i++)
+    for (int j = 0; j < EXTENT; j++) {
+      double sum = 0;
+      for (int k = 0; k < KERNEL; k++) sum += rows[i][k] * kva_winograd_filter[j][k];
+      u[(i * EXTENT + j) * step] = (float)sum;
+    }
+}
+
+/* [36 M / panel, 1, C, panel]: filter m of a place is number place * M + m. */
+static const kva_tensor_data *transformed(kva_layout *l, const kva_tensor_data *w, int64_t panel) {
+  int64_t M = w->dims[0], C = w->dims[1], dims[] = {PLACES * M / panel, 1, C, panel};
+  kva_tensor_data *to = kva_map_get(l->transformed, &w->data, sizeof w->data);
+  if (to) return to;
+  to = kva_layout_room(l, KVA_F32, sizeof dims / sizeof *dims, dims);
+  const float *from = w->data;
+  float *data = (float *)(uintptr_t)to->data;
+  for (int64_t m = 0; m < M; m++)
+    for (int64_t c = 0; c < C; c++, from += KERNEL * KERNEL)
+      transform(from, data + (m / panel * C + c) * panel + m % panel, M * C);
+  kva_map_set(l->transformed, &w->data, sizeof w->data, to);
+  return to;
+}
+
+static kva_value *filters_of(kva_layout *l, kva_builder *b, const kva_node *n) {
+  const kva_tensor_data *w = kva_constant_of(kva_operand(n, 1));
+  kva_value *panels = kva_const_tensor(b, transformed(l, w, kva_layout_panel(l, w->dims[0], PLACES)));
+  kva_join_filters_attrs attrs = {.filters = kva_expr_const(l->m->exprs, PLACES * w->dims[0])};
+  return kva_build(b, KVA_OP_join_filters, 1, &panels, &attrs);
+}
+
+/* ---- the node ---------------------------------------------------------------------------------------------------- */
+
+/* The products of each place: [images, tiles, 36 C] -> [images, tiles, 36 M]. Tiles of all images are positions of one,
+ * if their number is known. */
+static kva_value *products(kva_layout *l, kva_builder *b, const kva_node *n, kva_value *tiles) {
+  static const int64_t swapped[] = {0, 2, 1};
+  const kva_type *t = tiles->type;
+  kva_dim images = t->dims[0], positions = kva_expr_mul(l->m->exprs, images, t->dims[1]);
+  bool known = kva_expr_is_const(images, NULL);
+  kva_dim one = kva_expr_const(l->m->exprs, 1);
+  if (known) tiles = kva_reshape(b, tiles, 3, (kva_dim[]){one, positions, t->dims[2]});
+  kva_value *operands[] = {kva_transpose(b, tiles, swapped), filters_of(l, b, n)};
+  kva_value *sums =
+      kva_transpose(b, kva_build(b, KVA_OP_conv, 2, operands, &(kva_conv_attrs){.group = PLACES}), swapped);
+  return known ? kva_reshape(b, sums, 3, (kva_dim[]){images, t->dims[1], sums->type->dims[2]}) : sums;
+}
+
+kva_value *kva_layout_winograd(kva_layout *l, kva_builder *b, const kva_node *n, kva_value *image) {
+  const kva_type *y = n->results[0].type;
+  kva_winograd_tiles_attrs window = {.pads = ((const kva_conv_attrs *)n->attrs)->pads};
+  kva_value *tiles = kva_build(b, KVA_OP_winograd_tiles, 1, &image, &window);
+  kva_value *sums = products(l, b, n, tiles);
+  kva_winograd_sums_attrs size = {.rows = kva_type_extent(y, 2), .columns = kva_type_extent(y, 3)};
+  return kva_build(b, KVA_OP_winograd_sums, 1, &sums, &size);
+}

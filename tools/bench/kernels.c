@@ -9,6 +9,7 @@
  *   swiglu:RxC                   silu(x) * y
  *   shift_rope:BxTxHxD           KV shift over time, then rotation: what stands between projection and attention
  *   model:FILE[:NAME=N,...]      an ONNX model, its symbolic dimensions pinned
+ *   relaxed:FILE[:NAME=N,...]    the same with --math relaxed
  *
  * A call runs the compiled program on tensors of the caller. Inputs are the same in every program of tools/bench, so
  * that `check`, the mean magnitude of the first output, can be compared. */
@@ -144,12 +145,16 @@ static kva_status build_graph(const char *text, kva_diag *diag, kva_module **out
   return kva_error(diag, NULL, "cannot read the case '%s'", text);
 }
 
+static bool is_kind(const char *text, const char *prefix) {
+  return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
 static kva_status load_case(const char *text, kva_diag *diag, kva_module **out_module) {
-  if (strncmp(text, "model:", 6) != 0) return build_graph(text, diag, out_module);
+  if (!is_kind(text, "model:") && !is_kind(text, "relaxed:")) return build_graph(text, diag, out_module);
   kva_arena *arena = kva_arena_create();
   kva_define pins[MAX_PINS];
   kva_load_options options = {.pins = pins};
-  char *path = kva_arena_printf(arena, "%s", text + 6), *pin = strrchr(path, ':');
+  char *path = kva_arena_printf(arena, "%s", strchr(text, ':') + 1), *pin = strrchr(path, ':');
   if (pin) *pin++ = 0;
   for (; pin && options.n_pins < MAX_PINS; options.n_pins++) {
     char *name = pin, *value = strchr(name, '=');
@@ -231,7 +236,8 @@ static kva_status prepare(const char *text, int threads, kva_diag *diag, bench_c
     if (m) kva_module_destroy(m);
     return status;
   }
-  const kva_target_options target = {.opt_level = 2, .bf16x3_gemm = !strncmp(text, "bf16x3:", strlen("bf16x3:"))};
+  const kva_target_options target = {
+      .opt_level = 2, .bf16x3_gemm = is_kind(text, "bf16x3:"), .relaxed_math = is_kind(text, "relaxed:")};
   KVA_TRY(kva_compile(m, &(kva_compile_options){.target = target}, diag, &c->compiled));
   KVA_TRY(kva_session_create(c->compiled->artifact, &(kva_session_options){.threads = threads}, diag, &c->session));
   KVA_TRY(make_tensors(c, diag));
@@ -284,7 +290,8 @@ int main(int argc, char **argv) {
   bench_options o;
   const char *usage = "CASE: matmul:MxNxK:NN[:BATCH], bf16x3:MxNxK:NN[:BATCH], bf16:MxNxK:NN[:BATCH], add:RxC, "
                       "swiglu:RxC, softmax:RxC,\n"
-                      "      rms_norm:RxC, shift_rope:BxTxHxD, model:FILE[:NAME=N,...]\n";
+                      "      rms_norm:RxC, shift_rope:BxTxHxD, model:FILE[:NAME=N,...],\n"
+                      "      relaxed:FILE[:NAME=N,...]\n";
   if (!bench_parse(argc, argv, usage, &o)) return 2;
   bench_case *cases = calloc((size_t)o.n_cases, sizeof *cases);
   if (!cases) return 3;

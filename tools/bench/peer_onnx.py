@@ -1,6 +1,6 @@
 """ONNX models in ONNX Runtime, all graph optimisations on.
 
-Usage: peer_onnx.py THREADS model:FILE[:NAME=N,...]...
+Usage: peer_onnx.py THREADS model|relaxed:FILE[:NAME=N,...]...
 """
 import sys
 

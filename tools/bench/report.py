@@ -18,8 +18,8 @@ def cpu_model():
 
 def heading(name, o, versions):
     return {"benchmark": name, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "cpu": cpu_model(),
-            "cpus": os.cpu_count(), "threads": o.threads, "gemm": o.gemm, "rounds": o.rounds, "system": platform.platform(),
-            "versions": versions}
+            "cpus": os.cpu_count(), "threads": o.threads, "gemm": o.gemm, "math": o.math, "rounds": o.rounds,
+            "system": platform.platform(), "versions": versions}
 
 
 # ---- comparing ------------------------------------------------------------------------------------------------------
@@ -52,8 +52,9 @@ def refusal(now, earlier):
     """Why what has this heading cannot be compared with an earlier result; None: it can."""
     if not earlier:
         return "the file has no such benchmark"
-    for key in ("cpu", "threads", "gemm"):
-        is_now, then = now.get(key, "generated"), earlier["heading"].get(key, "generated")
+    defaults = {"gemm": "generated", "math": "exact"}  # of older files
+    for key in ("cpu", "threads", "gemm", "math"):
+        is_now, then = (heading.get(key, defaults.get(key)) for heading in (now, earlier["heading"]))
         if is_now != then:
             return f"{key}: {is_now}, in the file {then}"
     return None

@@ -40,8 +40,7 @@ typedef struct kva_target {
   /* Choices, not facts. */
   bool library_gemm; /* GPU: plain matrix products are calls of the device's library */
   bool bf16x3_gemm;  /* CPU with AMX: matrix products of float take it, each float as three bf16 */
-  bool
-      relaxed_math; /* CPU: convolutions may add up in other ways that need fewer products (passes/layout_winograd.c) */
+  bool relaxed_math; /* CPU: convolutions may add up in ways that need fewer products (passes/layout_winograd.c) */
 } kva_target;
 
 static inline bool kva_target_has(const kva_target *t, uint32_t features) {

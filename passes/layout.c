@@ -22,11 +22,10 @@
 #define GAIN_OF_PRODUCT   (1.0 / 300)
 #define GAIN_OF_DEPTHWISE 0.3
 
-enum {
-  MIN_PRODUCTS = 256,   /* of an element of an image for which it is worth a store and a load that their kernel reads it
-                           in   order */
-  PRODUCTS_OF_MOVE = 50 /* that take as long as a store and a load */
-};
+/* Products of an element of an image for which it is worth a store and a load that their kernel reads it in order. */
+enum { MIN_PRODUCTS = 256 };
+/* Products that take as long as a store and a load. */
+enum { PRODUCTS_OF_MOVE = 50 };
 
 /* ---- regions ----------------------------------------------------------------------------------------------------- */
 
@@ -268,9 +267,9 @@ static bool is_transformed(const kva_layout *l, const kva_node *n) {
 
 static double gain_of(const kva_layout *l, const kva_node *n) {
   bool depthwise = kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
-  double saved = is_transformed(l, n) ? kva_layout_winograd_gain(l, n) / PRODUCTS_OF_MOVE : 0;
   if (depthwise) return elements_of(l, n->results[0].type) * GAIN_OF_DEPTHWISE;
-  return products_of(l, n) * GAIN_OF_PRODUCT + saved;
+  double saved = kva_layout_winograd_gain(l, n);
+  return products_of(l, n) * GAIN_OF_PRODUCT + (saved > 0 ? saved / PRODUCTS_OF_MOVE : 0);
 }
 
 /* The image of a convolution that another layout would slow down. */

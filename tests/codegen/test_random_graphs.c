@@ -225,7 +225,7 @@ static void test_symbolic(void **state) {
 
 static void test_through_onnx(void **state) {
   (void)state;
-  check_kind(ONNX, "KVA_TEST_ONNX", 30);
+  check_kind(ONNX, "KVA_TEST_ONNX", 60);
 }
 
 int main(void) {

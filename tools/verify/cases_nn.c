@@ -471,6 +471,7 @@ static const kva_case cases[] = {
     {.op = KVA_OP_winograd_tiles, .attrs = "pads=0,5,2,1", .in = {{"1,3,1,4", .dtype = KVA_F64}}, .no_gradient = true},
     {.op = KVA_OP_winograd_tiles, .attrs = "pads=1,1,1,1", .in = {{"B=0,8,8,3"}}, .no_gradient = true},
     {.op = KVA_OP_winograd_sums, .attrs = "rows=8; columns=4", .in = {{"B=2,2,612"}}, .no_gradient = true},
+    {.op = KVA_OP_winograd_sums, .attrs = "rows=4; columns=4", .in = {{"B=0,1,36"}}, .no_gradient = true},
     {.op = KVA_OP_winograd_sums, .attrs = "rows=3; columns=9", .in = {{"2,3,1188"}}, .no_gradient = true},
     {.op = KVA_OP_winograd_sums,
      .attrs = "rows=1; columns=1",

@@ -220,10 +220,12 @@ static void copy_mapped(char *to, const char *from, size_t n) {
 static const void *borrow_or_copy(reading *x, const void *bytes, bool mapped) {
   size_t align = (size_t)kva_dtype_bits(x->data.dtype) / 8, n = (size_t)x->data.bytes;
   if (!n) return "";
-  if (mapped && (align <= 1 || (uintptr_t)bytes % align == 0)) return bytes;
+  x->data.mapped = mapped && (align <= 1 || (uintptr_t)bytes % align == 0);
+  if (x->data.mapped) return bytes;
   if (!mapped) return kva_arena_memdup(x->r->arena, bytes, n);
   void *copy = kva_arena_alloc(x->r->arena, n);
   copy_mapped(copy, bytes, n);
+  x->data.spare = true;
   return copy;
 }
 

@@ -26,6 +26,7 @@ typedef struct kva_tensor_data {
   const void *data;
   int64_t bytes;
   bool spare; /* memory of the module for these elements alone: a pass that replaces their last reader may release it */
+  bool mapped; /* memory of a file, which can be released at any time: pages come back when they are read */
 } kva_tensor_data;
 
 typedef struct kva_state kva_state; /* ir.h */

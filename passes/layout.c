@@ -8,7 +8,8 @@
  * index arithmetic (codegen/kernels/cpu/contract/channels.c). Where a user allows it, those of 3 x 3 filters become
  * transforms of tiles and fewer products (layout_winograd.c). An image from outside of which each element has many
  * products is transposed by a kernel of its own. Batch normalisation becomes arithmetic, whose part without the image
- * is one number a channel.
+ * is one number a channel. Before that, products of many rows and a constant matrix become convolutions of one tap
+ * (layout_products.c), which are such from the start.
  *
  * Algorithm: two sweeps. The first unites convolutions and what can follow them to regions, and weighs what the
  * convolutions of each gain against the elements that transpositions at its edges move. The second rewrites, node by
@@ -402,8 +403,11 @@ kva_status kva_opt_layout(kva_module *m, const kva_pass_options *o, bool *change
   kva_arena *scratch = kva_arena_create();
   kva_layout l = {.m = m, .target = o->target, .scratch = scratch};
   l.packed = kva_map_create(scratch), l.transformed = kva_map_create(scratch);
+  l.matrices = kva_map_create(scratch), l.readers = kva_map_create(scratch);
   kva_graphs graphs = kva_program_graphs(m, scratch);
+  for (uint32_t i = 0; i < graphs.len; i++) kva_layout_count_readers(&l, graphs.data[i]);
   for (uint32_t i = 0; i < graphs.len; i++) {
+    *changed |= kva_layout_products(&l, graphs.data[i]);
     l.regions = kva_map_create(scratch), l.last = kva_map_create(scratch);
     weigh(&l, graphs.data[i]);
     rewrite(&l, graphs.data[i], changed);

@@ -18,6 +18,8 @@ typedef struct kva_layout {
   kva_map *last;        /* value -> the same with channels last */
   kva_map *packed;      /* data of filters -> kva_tensor_data * */
   kva_map *transformed; /* data of filters -> their transforms, kva_tensor_data * */
+  kva_map *matrices;    /* data of matrices and their orientation -> panels, kva_tensor_data * */
+  kva_map *readers;     /* data of constants -> number of constants that have them */
 } kva_layout;
 
 /* layout_filters.c: the filters of n in panels, if a convolution with channels last takes them. */
@@ -27,7 +29,7 @@ int64_t kva_layout_missing_channels(const kva_node *n);
 kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n);
 /* Columns of a panel of so many filters in each of `groups`; 0: panels would cross groups. */
 int64_t kva_layout_panel(const kva_layout *l, int64_t filters, int64_t groups);
-/* Zeros of KVA_F32 or KVA_U32. */
+/* Room for elements of KVA_F32 or KVA_U32, with any values. */
 kva_tensor_data *kva_layout_room(kva_layout *l, kva_dtype t, uint32_t rank, const int64_t *dims);
 
 /* layout_winograd.c: the products that transforms of tiles save n, beside what they cost, as products; not positive:
@@ -35,5 +37,9 @@ kva_tensor_data *kva_layout_room(kva_layout *l, kva_dtype t, uint32_t rank, cons
 double kva_layout_winograd_gain(const kva_layout *l, const kva_node *n);
 /* The result of n with channels last, by transforms; image: operand 0 with channels last. */
 kva_value *kva_layout_winograd(kva_layout *l, kva_builder *b, const kva_node *n, kva_value *image);
+
+/* layout_products.c: products with constants in g become convolutions. Constants of all graphs are counted before. */
+void kva_layout_count_readers(kva_layout *l, const kva_graph *g);
+bool kva_layout_products(kva_layout *l, kva_graph *g);
 
 #endif

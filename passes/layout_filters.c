@@ -124,7 +124,6 @@ kva_tensor_data *kva_layout_room(kva_layout *l, kva_dtype t, uint32_t rank, cons
   room->dims = kva_arena_memdup(l->m->arena, dims, rank * sizeof *dims);
   void *data = kva_arena_alloc(l->m->arena, (size_t)room->bytes);
   if (room->bytes >= LARGE) kva_pages_enlarge(data, (size_t)room->bytes);
-  memset(data, 0, (size_t)room->bytes);
   room->data = data;
   return room;
 }
@@ -138,6 +137,7 @@ static const kva_tensor_data *packed(kva_layout *l, const kva_tensor_data *w, ui
   for (uint32_t d = 2; d < w->rank; d++) taps *= w->dims[d];
   to = kva_layout_room(l, w->dtype == KVA_F32 ? KVA_F32 : KVA_U32, rank, dims);
   void *data = (void *)(uintptr_t)to->data;
+  memset(data, 0, (size_t)to->bytes);
   if (to->dtype == KVA_F32)
     pack(w->data, data, w->dims[0], w->dims[1], taps, panel);
   else

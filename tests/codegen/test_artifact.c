@@ -33,7 +33,7 @@ static void build(kva_module *m) {
   float *bias = KVA_NEW_ARRAY(m->arena, float, N);
   for (int i = 0; i < N; i++) bias[i] = (float)i - 10;
   kva_tensor_data *data = KVA_NEW(m->arena, kva_tensor_data);
-  *data = (kva_tensor_data){KVA_F32, 1, dims, bias, sizeof *bias * N, false};
+  *data = (kva_tensor_data){KVA_F32, 1, dims, bias, sizeof *bias * N, false, false};
   kva_value *y = kva_build1(&b, KVA_OP_relu, kva_add(&b, product, kva_const_tensor(&b, data)));
   kva_value *means = kva_reduce(&b, KVA_OP_reduce_mean, y, 1, (int64_t[]){2}, false);
   kva_build_node(&b, KVA_OP_return, 2, (kva_value *[]){y, means}, 0, NULL);

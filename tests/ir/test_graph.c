@@ -319,8 +319,8 @@ static void attributes_compare_hash_and_print(void **state) {
   static const int64_t perm[] = {1, 0}, dims[] = {2, 2};
   static const float data[] = {1, 2.5f, -0.1f, 4};
   static const uint16_t halves[] = {0x3F80, 0x4000};
-  static const kva_tensor_data floats = {KVA_F32, 2, dims, data, sizeof data, false};
-  static const kva_tensor_data bf16 = {KVA_BF16, 1, dims, halves, sizeof halves, false};
+  static const kva_tensor_data floats = {KVA_F32, 2, dims, data, sizeof data, false, false};
+  static const kva_tensor_data bf16 = {KVA_BF16, 1, dims, halves, sizeof halves, false, false};
   uint64_t before = kva_attrs_hash(&all_desc, b, 0);
   *b = (all_attrs){.axis = 2,
                    .scale = 1e-5,
@@ -357,7 +357,7 @@ static void large_tensors_print_as_their_hash(void **state) {
   fixture f = make();
   static const int64_t dims[] = {100};
   static const float data[100] = {1};
-  static const kva_tensor_data large = {KVA_F32, 1, dims, data, sizeof data, false};
+  static const kva_tensor_data large = {KVA_F32, 1, dims, data, sizeof data, false, false};
   kva_dim dim = kva_expr_const(f.m->exprs, 100);
   kva_state *s = kva_state_create(f.m, "w", kva_type_tensor(f.m, KVA_F32, 1, &dim), KVA_STATE_PARAM);
   s->init = KVA_INIT_DATA;

@@ -86,7 +86,7 @@ static const kva_tensor_data *find_live(void *user, const char *name) {
   live *l = user;
   kva_tensor *t = &l->tensors[l->n];
   if (!kva_session_state(l->session, name, t)) return NULL;
-  l->data[l->n] = (kva_tensor_data){t->dtype, (uint32_t)t->rank, t->dims, t->data, kva_tensor_bytes(t), false};
+  l->data[l->n] = (kva_tensor_data){t->dtype, (uint32_t)t->rank, t->dims, t->data, kva_tensor_bytes(t), false, false};
   assert_true(l->n < 255);
   return &l->data[l->n++];
 }
@@ -230,7 +230,7 @@ static void test_patterns_without_match(void **state) {
 static const kva_tensor_data *wrong_shape(void *user, const char *name) {
   static const int64_t dims[] = {3, 4};
   static const float zeros[12];
-  static const kva_tensor_data t = {KVA_F32, 2, dims, zeros, sizeof zeros, false};
+  static const kva_tensor_data t = {KVA_F32, 2, dims, zeros, sizeof zeros, false, false};
   (void)user;
   return strcmp(name, "head/w") ? NULL : &t;
 }

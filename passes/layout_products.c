@@ -1,7 +1,7 @@
 /* Products of many rows and a constant matrix as convolutions (layout.c).
  *
  * What: matmul(x, w) with constant w [K, N] of floats, or its transpose, and a known number of rows becomes a
- * convolution of one tap over an image of one line, [1, K, rows] with channels last, which is x as it lies in memory.
+ * convolution of one tap over an image with channels last, which is x as it lies in memory.
  * Its filters are in panels, which the kernel reads where they are and fetches ahead; products of matrices copy them to
  * such panels in every run (codegen/kernels/cpu/contract/tiles.c). Values do not change, bit by bit: a result is one
  * sum in the order of K either way.

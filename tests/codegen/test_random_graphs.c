@@ -210,7 +210,8 @@ static void check_kind(graph_kind kind, const char *name, uint32_t few) {
   run_kind(&t, env("KVA_TEST_FIRST", 1));
   print_tally(&t);
   assert_int_equal(t.wrong, 0);
-  assert_true(kind == ONNX ? 20 * t.refused <= done(&t) : !t.refused);
+  uint32_t most = kind == ONNX ? (done(&t) + 19) / 20 : 0; /* 5 %, of few graphs one */
+  assert_true(t.refused <= most);
 }
 
 static void test_static(void **state) {

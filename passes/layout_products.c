@@ -1,13 +1,13 @@
 /* Products of many rows and a constant matrix as convolutions (layout.c).
  *
  * What: matmul(x, w) with constant w [K, N] of floats, or its transpose, and a known number of rows becomes a
- * convolution of one tap over an image with channels last, which is x as it lies in memory.
- * Its filters are in panels, which the kernel reads where they are and fetches ahead; products of matrices copy them to
- * such panels in every run (codegen/kernels/cpu/contract/tiles.c). Values do not change, bit by bit: a result is one
- * sum in the order of K either way.
+ * convolution of one tap over an image with channels last, which is x as it lies in memory. Its filters are in panels,
+ * which the kernel reads where they are and fetches ahead; products of matrices copy them to such panels in every run
+ * (codegen/kernels/cpu/contract/tiles.c). Values do not change, bit by bit: a result is one sum in the order of K
+ * either way.
  *
  * Algorithm: one sweep over constants whose users are such products alone. Constants that share their data share the
- * panels. Memory of the matrix is given back, if it is spare when nothing else reads it. */
+ * panels. Memory of the matrix is given back: pages of a file, and what is spare when nothing else reads it. */
 #include "ops/matmul.h"
 #include "passes/layout.h"
 #include "runtime/base/platform.h"

@@ -13,7 +13,8 @@ main (float[B, 32, 18, 23] x) => (float[B, 48, 16, 23] y) {
 KV
 
 expect 0 run "$work/conv.kv" --pin B=3 -o "$work/exact"
-expect 0 diff "$work/conv.kv" --math relaxed --pin B=3
+# Errors are some 1e-5 of the largest result.
+expect 0 diff "$work/conv.kv" --math relaxed --pin B=3 --rtol 2e-5
 says ", 0 beyond the tolerance"
 python3 - "$work/x.npy" <<'PY'
 import struct, sys

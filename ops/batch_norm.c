@@ -3,6 +3,7 @@
  * reductions.) Gradient, with xhat = (x - mean) * r, sums over all axes but the channel's: dx = dy * scale * r; dscale
  * = sum dy * xhat; dbias = sum dy; dmean = -scale * r * sum dy; dvar = -scale * r^2 / 2 * sum dy * xhat. Tolerance 8: a
  * root, a division and four roundings; relative to the largest of |x|, |mean| where they cancel. */
+#include "ops/incremental.h"
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
@@ -91,4 +92,10 @@ kva_kval kva_batch_norm_lower(kva_lower *l, const kva_node *n, uint32_t result, 
   kva_kval centred = kva_k2(kb, KVA_K_sub, l->operand(l, n, X, idx), l->operand(l, n, MEAN, c));
   kva_kval slope = kva_k2(kb, KVA_K_mul, inverse, l->operand(l, n, SCALE, c));
   return kva_k_op(kb, KVA_K_fma, centred, slope, l->operand(l, n, BIAS, c));
+}
+
+int kva_batch_norm_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  (void)n;
+  if (operand == X) return (int)axis;
+  return axis == 1 ? 0 : KVA_SAME_FOR_ALL;
 }

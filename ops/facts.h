@@ -135,6 +135,10 @@ int kva_join_panels_source_axis(const kva_node *n, uint32_t operand, uint32_t ax
 int kva_join_filters_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_unpack_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_images_source_axis(const kva_node *n, uint32_t operand,
+                           uint32_t axis); /* operand 0 has an image for each of n's */
+int kva_pool_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_batch_norm_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 
 /* ---- chunks of rows (kva_op_info.incremental, lifted) ------------------------------------------------------------ */
 

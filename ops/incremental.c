@@ -21,12 +21,13 @@ const kva_attr_field *kva_shape_field(const kva_node *n) {
   return f && f->kind == KVA_ATTR_DIMS ? f : NULL;
 }
 
-const void *kva_resized_shape(const kva_incremental *c, const kva_node *n, uint32_t axis, kva_dim extent) {
+const void *kva_resized_shape(kva_arena *scratch, const kva_node *n, uint32_t axis, kva_dim extent) {
   const kva_attr_field *f = kva_shape_field(n);
   if (!f) return n->attrs;
-  char *copy = kva_arena_memdup(c->scratch, n->attrs, n->op->attrs->size);
+  char *copy = kva_arena_memdup(scratch, n->attrs, n->op->attrs->size);
   kva_dims *shape = (kva_dims *)(void *)(copy + f->offset);
-  kva_dim *dims = kva_arena_memdup(c->scratch, shape->v, shape->n * sizeof *dims);
+  if (shape->n != n->results[0].type->rank) return n->attrs;
+  kva_dim *dims = kva_arena_memdup(scratch, shape->v, shape->n * sizeof *dims);
   dims[axis] = extent;
   shape->v = dims;
   return copy;

@@ -96,8 +96,8 @@ kva_dims kva_dims_behind(const kva_incremental *c, kva_dim before, kva_dims dims
 
 /* The attribute that is the shape of n's result, or NULL. */
 const kva_attr_field *kva_shape_field(const kva_node *n);
-/* n's attributes with another extent `axis` in that shape; in the scratch arena. */
-const void *kva_resized_shape(const kva_incremental *c, const kva_node *n, uint32_t axis, kva_dim extent);
+/* n's attributes with another extent `axis` in that shape, in this arena; n's own, if it has no such axis. */
+const void *kva_resized_shape(kva_arena *scratch, const kva_node *n, uint32_t axis, kva_dim extent);
 
 static inline bool kva_is_time(const kva_incremental *c, const kva_value *v, uint32_t axis) {
   return v->type->rank > axis && v->type->dims[axis] == c->time;

@@ -1,4 +1,6 @@
 /* Implements pool.h. */
+#include "ops/incremental.h"
+#include "ops/facts.h"
 #include "ops/pool.h"
 #include "ops/check.h"
 
@@ -59,4 +61,11 @@ kva_kval kva_avg_pool_divisor(kva_kb *kb, const kva_window *w, const kva_dim *in
   }
   count = kva_expr_max(kb->exprs, count, kva_expr_const(kb->exprs, 1)); /* an empty window gives 0 / 1 */
   return kva_k_convert(kb, kva_k_index(kb, count), t);
+}
+
+/* Images and channels. Positions of maxima, a second result, count from the start of the whole tensor. */
+int kva_pool_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  (void)operand;
+  bool positions = n->n_results > 1 && n->results[1].uses;
+  return !positions && axis < 2 ? (int)axis : KVA_MIXED;
 }

@@ -1,4 +1,6 @@
 /* Implements window.h. */
+#include "ops/incremental.h"
+#include "ops/facts.h"
 #include "ops/window.h"
 
 static kva_status list_error(kva_module *m, const kva_node *n, const char *list, uint32_t expected, kva_ints found,
@@ -110,4 +112,10 @@ kva_kval kva_window_reduce(kva_kb *kb, const kva_window *w, kva_combine combine,
   uint32_t leading = channels != NULL;
   kva_window_kernel(kb->exprs, w, extents + leading);
   return kva_k_reduce_over(kb, combine, t, leading + w->n, extents, tap, user);
+}
+
+int kva_images_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  (void)n;
+  if (axis) return KVA_MIXED;
+  return operand ? KVA_SAME_FOR_ALL : 0;
 }

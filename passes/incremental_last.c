@@ -55,7 +55,7 @@ static kva_value *made_again(last_rows *l, const kva_node *n, uint32_t axis) {
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (in[i] && kva_time_axes(l->p, in[i])) in[i] = last_row(l, in[i]);
   return kva_build(l->b, n->op->id, n->n_operands, in,
-                   kva_resized_shape(&l->p->c, n, axis, kva_expr_const(l->b->m->exprs, 1)));
+                   kva_resized_shape(l->p->c.scratch, n, axis, kva_expr_const(l->b->m->exprs, 1)));
 }
 
 static kva_value *last_row(last_rows *l, kva_value *v) {

@@ -16,7 +16,7 @@ static kva_value *refuse(kva_chunks *p, const kva_value *v, const char *why) {
 
 /* Attributes of n with the capacity as extent `axis` of its shape. */
 static const void *resized(kva_chunks *p, const kva_node *n, uint32_t axis) {
-  return kva_resized_shape(&p->c, n, axis, p->c.capacity);
+  return kva_resized_shape(p->c.scratch, n, axis, p->c.capacity);
 }
 
 static kva_value *operand_over_rows(kva_chunks *p, const kva_node *n, uint32_t i, uint32_t axis) {

@@ -81,11 +81,7 @@ static way best_way(const kva_partition *p, const kva_node *n) {
 
 /* n's attributes for slices of its result. */
 static const void *attrs_of_slice(divider *d, const kva_node *n, int axis, kva_dim each) {
-  const kva_incremental c = {.scratch = d->scratch};
-  const kva_attr_field *f = kva_shape_field(n);
-  if (axis == KVA_WHOLE || !f) return n->attrs;
-  const kva_dims *shape = (const kva_dims *)(const void *)((const char *)n->attrs + f->offset);
-  return shape->n == n->results[0].type->rank ? kva_resized_shape(&c, n, (uint32_t)axis, each) : n->attrs;
+  return axis == KVA_WHOLE ? n->attrs : kva_resized_shape(d->scratch, n, (uint32_t)axis, each);
 }
 
 static const kva_type *slice_type(kva_module *m, const kva_type *t, int axis, kva_dim each) {

@@ -91,8 +91,8 @@ const kva_graph_pipeline *kva_graph_pipeline_at(uint32_t i);
 /* A type or an attribute of `first` or of a node behind it, or in sub-graphs of these, uses the symbol. */
 bool kva_uses_symbol(const kva_node *first, const kva_expr *symbol);
 
-/* Floating-point operations of the contractions of a node and its sub-graphs, a branch and one iteration of a loop each
- * counted once. */
+/* Floating-point operations of the contractions of a node and its sub-graphs: of both branches, and of one iteration of
+ * a loop whose number of iterations only a run knows. */
 double kva_node_flops(const kva_node *n, const kva_sizes *s);
 
 /* Buffers and steps of one fused function: what pass plan does to each, as f->plan. */

@@ -108,11 +108,18 @@ kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_re
   return fresh;
 }
 
+/* Of a loop whose number of iterations is given; else 1. */
+static double trips_of(const kva_node *n, const kva_sizes *s) {
+  const kva_dim trips = kva_is(n, KVA_OP_loop) ? ((const kva_loop_attrs *)n->attrs)->trips : NULL;
+  int64_t times = 1;
+  return trips && kva_expr_eval(trips, s->lookup, s->user, &times) ? (double)times : 1;
+}
+
 double kva_node_flops(const kva_node *n, const kva_sizes *s) {
   double total = n->op->flops ? n->op->flops(n, s) : 0;
   for (uint32_t i = 0; i < n->n_graphs; i++)
     for (const kva_node *k = n->graphs[i]->first; k; k = k->next) total += kva_node_flops(k, s);
-  return total;
+  return total * trips_of(n, s);
 }
 
 static void add_graphs(kva_arena *arena, kva_graph *g, kva_graphs *out) {

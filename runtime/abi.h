@@ -195,6 +195,14 @@ static inline const char *kva_step_fields(const kva_step_desc *s) {
   }
 }
 
+/* The internal programs that a step runs, at most two; their number. */
+static inline int kva_step_programs(const kva_step_desc *s, int32_t out[2]) {
+  if (s->kind == KVA_STEP_LOOP) return out[0] = ((const kva_loop_desc *)s->desc)->body, 1;
+  if (s->kind != KVA_STEP_BRANCH) return 0;
+  const kva_branch_desc *b = (const kva_branch_desc *)s->desc;
+  return out[0] = b->then, out[1] = b->orelse, 2;
+}
+
 /* Offset of the member that follows the first `at` bytes of a descriptor, and its length. */
 static inline int64_t kva_field_offset(char field, int64_t at) {
   return field == 'i' || field == 'n' ? (at + 3) / 4 * 4 : (at + 7) / 8 * 8;

@@ -35,11 +35,26 @@ typedef struct profile_options {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Operations are counted on the graph, for sizes that the compiler knows. */
-static void add_flops(const kva_compiled *c, const kva_program *p, kva_profile *profile) {
-  const kva_memory_plan *plan = p->n_symbols ? NULL : kva_plan_of_program(c, p);
-  for (int i = 0; plan && i < profile->n; i++)
-    profile->steps[i].flops = kva_plan_step_flops(c->module, plan, (uint32_t)i);
+/* The plan of a step's program, below that of the program that was run. */
+static const kva_memory_plan *plan_of(const kva_profile *p, const kva_profile_step *step, kva_session *s,
+                                      const kva_memory_plan *whole) {
+  if (step->outer < 0) return whole;
+  const kva_profile_step *outer = &p->steps[step->outer];
+  const kva_memory_plan *plan = plan_of(p, outer, s, whole);
+  int32_t inner[2] = {-1, -1};
+  kva_step_programs(&kva_session_program_desc(s, outer->program)->steps[outer->step], inner);
+  return plan->steps.data[outer->step].programs[inner[0] == step->program ? 0 : 1];
+}
+
+/* Operations are counted on the graph, for sizes that the compiler knows; those of a loop at the steps that it runs. */
+static void add_flops(const kva_compiled *c, const kva_program *p, kva_session *s, kva_profile *profile) {
+  const kva_memory_plan *whole = p->n_symbols ? NULL : kva_plan_of_program(c, p);
+  for (int i = 0; whole && i < profile->n; i++) {
+    kva_profile_step *step = &profile->steps[i];
+    const kva_memory_plan *plan = plan_of(profile, step, s, whole);
+    bool runs_others = plan->steps.data[step->step].programs[0] != NULL;
+    if (!runs_others) step->flops = (double)step->calls * kva_plan_step_flops(c->module, plan, (uint32_t)step->step);
+  }
 }
 
 /* The rate of a training step: parameters do not move, however often it runs. */
@@ -81,7 +96,7 @@ static kva_status profile_program(kvasir_program *program, const profile_options
   kva_cli_warn(diag);
   int number = o->train ? kva_session_program(session->s, "train_step") : 0;
   kva_status status = measure(session->s, number, o, arena, diag, &p);
-  if (status == KVA_OK) add_flops(program->compiled, kva_session_program_desc(session->s, number), &p);
+  if (status == KVA_OK) add_flops(program->compiled, kva_session_program_desc(session->s, number), session->s, &p);
   if (status == KVA_OK) status = write_files(o, &p, diag);
   kvasir_session_destroy(session);
   return status;

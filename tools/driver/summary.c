@@ -159,11 +159,29 @@ static int64_t count_tokens(const kva_memory_plan *plan, const kva_sizes *sizes)
   return known && kva_dtype_is_int(t->dtype) ? n : 0;
 }
 
+/* The memory that programs of loops and branches have beside their caller's: temporaries, constants. */
+static kva_status add_internal(kva_module *m, const kva_memory_plan *plan, kva_arena *scratch, kva_summary *s) {
+  const kva_sizes sizes = {m, kva_assumed_extent, m};
+  for (uint32_t i = 0; i < plan->steps.len; i++)
+    for (int k = 0; k < 2 && plan->steps.data[i].programs[k]; k++) {
+      const kva_memory_plan *inner = plan->steps.data[i].programs[k];
+      kva_plan_bytes bytes;
+      int64_t peak;
+      KVA_TRY(kva_plan_measure(m, inner, &sizes, scratch, &bytes));
+      KVA_TRY(kva_plan_peak(inner, &bytes, scratch, &peak));
+      s->temp_peak_bytes += peak, s->bytes.temporaries += bytes.temporaries;
+      s->bytes.constants += bytes.constants, s->bytes.fixed += bytes.constants;
+      KVA_TRY(add_internal(m, inner, scratch, s));
+    }
+  return KVA_OK;
+}
+
 static kva_status summarize(kva_module *m, const kva_memory_plan *plan, kva_arena *scratch, kva_summary *s) {
   const kva_sizes sizes = {m, kva_assumed_extent, m};
   *s = (kva_summary){.steps = plan->steps.len};
   KVA_TRY(kva_plan_measure(m, plan, &sizes, scratch, &s->bytes));
   KVA_TRY(kva_plan_peak(plan, &s->bytes, scratch, &s->temp_peak_bytes));
+  KVA_TRY(add_internal(m, plan, scratch, s));
   count_gradients(plan, KVA_NEW_ARRAY(scratch, bool, plan->buffers.len + 1), s);
   KVA_TRY(count_exchanged(m, plan, s));
   s->distinct_kernels = count_distinct(plan, KVA_NEW_ARRAY(scratch, uint64_t, plan->steps.len + 1));

@@ -75,8 +75,8 @@ static void add_steps(kva_text *t, const kva_profile *p) {
     const kva_profile_step *s = &p->steps[i];
     kva_text_add(t, "%s\n  {\"nodes\": ", i ? "," : "");
     kva_text_add_quoted(t, s->name);
-    kva_text_add(t, ", \"seconds\": %.6g, \"flops\": %.9g, \"bytes\": %.9g, \"temporaries\": %lld}", s->seconds,
-                 s->flops, s->bytes, (long long)s->live);
+    kva_text_add(t, ", \"calls\": %lld, \"seconds\": %.6g, \"flops\": %.9g, \"bytes\": %.9g, \"temporaries\": %lld}",
+                 (long long)s->calls, s->seconds, s->flops, s->bytes, (long long)s->live);
   }
 }
 

@@ -16,11 +16,14 @@ typedef struct kva_peaks {
 KVA_MUST_USE kva_status kva_peaks_measure(int threads, kva_diag *diag, kva_peaks *out);
 
 typedef struct kva_profile_step {
-  const char *name; /* the nodes of the graph that it computes */
-  double seconds;   /* of one run, the median of all */
-  double flops;     /* matrix products, convolutions, attention; 0: none, or sizes were not known to the compiler */
-  double bytes;     /* of its arguments, each once */
-  int64_t live;     /* bytes of temporaries meanwhile */
+  const char *name;  /* the nodes of the graph that it computes */
+  int program, step; /* of the session */
+  int outer;         /* the loop or branch among the steps that runs its program; -1: callers do */
+  int64_t calls;     /* in one run: how often a loop runs it */
+  double seconds;    /* of one run, the median of all; of a loop or branch without the steps that it runs */
+  double flops;      /* matrix products, convolutions, attention; 0: none, or sizes were not known to the compiler */
+  double bytes;      /* of its arguments, each once a call */
+  int64_t live;      /* bytes of temporaries meanwhile */
 } kva_profile_step;
 
 typedef struct kva_profile {
@@ -28,7 +31,7 @@ typedef struct kva_profile {
   int64_t runs;
   double median, low, high; /* seconds of a run; the range that half of the runs are in */
   int n;
-  kva_profile_step *steps; /* in order */
+  kva_profile_step *steps; /* in order; those that a loop or branch runs follow it */
   kva_memory_report memory;
   kva_peaks peaks;
 } kva_profile;

@@ -247,10 +247,10 @@ static void test_pass(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      PASS("dce"),           PASS("cse"),     PASS("fold"),       PASS("simplify"), PASS("control"),
-      PASS("autodiff"),      PASS("train"),   PASS("precision"),  PASS("splat"),    PASS("copies"),
-      PASS("pack"),          PASS("layout"),  PASS("split"),      PASS("fuse"),     PASS("fuse_library"),
-      PASS("check_indices"), PASS("plan"),    PASS("split_gpu"),  PASS("fuse_gpu"), PASS("incremental"),
-      PASS("gather_again"),  PASS("integer"), PASS("plan_waits"), PASS("sums_late")};
+      PASS("dce"),          PASS("cse"),           PASS("fold"),      PASS("simplify"),   PASS("control"),
+      PASS("autodiff"),     PASS("train"),         PASS("precision"), PASS("splat"),      PASS("copies"),
+      PASS("pack"),         PASS("layout"),        PASS("batch"),     PASS("split"),      PASS("fuse"),
+      PASS("fuse_library"), PASS("check_indices"), PASS("plan"),      PASS("split_gpu"),  PASS("fuse_gpu"),
+      PASS("incremental"),  PASS("gather_again"),  PASS("integer"),   PASS("plan_waits"), PASS("sums_late")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

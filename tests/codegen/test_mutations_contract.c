@@ -25,6 +25,8 @@ static const ptx_generated kernels[] = {
     {"simt_64", "sm_80", KVA_F32, 1, MATMUL("60,K=68", "60,K", NT)},
     {"simt_odd", "sm_80", KVA_F32, 1, MATMUL("K=41,M=66", "K,3", TN)},
     {"simt_f64", "sm_80", KVA_F64, 1, MATMUL("66,44", "44,66", NN)},
+    {"skinny_nn", "sm_80", KVA_F32, 1, MATMUL("5,67", "67,136", NN)},
+    {"skinny_nt", "sm_80", KVA_BF16, 1, MATMUL("16,72", "136,72", NT)},
     {"wgmma_nn", "sm_90a", KVA_BF16, 1, MATMUL("M=130,640", "640,256", NN)},
     {"wgmma_nt_256", "sm_90a", KVA_F16, 1, MATMUL("M=130,584", "1024,584", NT)},
     {"mma_to_float", "sm_80", KVA_BF16, 1, MATMUL("K=168,640", "K,640", TN "; to=float")},

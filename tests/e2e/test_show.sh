@@ -86,7 +86,10 @@ says "local readwrite float sums"
 expect 0 show models/mlp.kv --stage=kernels --pin B=4 --pin T=8
 ! grep -q sums "$work/out" || fail "a product of 32 rows has loops for few"
 expect 0 show models/mlp.kv --stage=plan --arch sm_80
-says "simt, not wgmma: no warpgroup mma; mma: factors not of 16 bits"
+says "simt, not skinny: not 1 to 16 rows; wgmma: no warpgroup mma; mma: factors not of 16 bits"
+expect 0 show models/mlp.kv --stage=plan --pin B=2 --pin T=8 --arch sm_80
+says "matmul             skinny"
+! grep -q simt "$work/out" || fail "products of 16 rows take the tiles of many"
 
 # Tensor cores multiply all 16-bit factors, those of weight gradients with float results too.
 for arch in sm_80 sm_90a; do

@@ -52,6 +52,8 @@ static const kva_case cases[] = {
     {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"1,37"}, {"70,37"}}, .no_gradient = true},
     {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"5,64"}, {"9,64"}}, .no_gradient = true},
     {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"8,K=50"}, {"3,K"}}, .no_gradient = true},
+    {.op = KVA_OP_matmul, .in = {{"16,523"}, {"523,40"}}, .no_gradient = true},
+    {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"3,1040"}, {"10,1040"}}, .no_gradient = true},
     {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"2,0"}, {"3,0"}}},
     {.op = KVA_OP_matmul, .dtype = KVA_I32, .in = {{"M=3,K=5"}, {"K,N=4"}}},
     /* factors of 16 bits with float results */

@@ -1,6 +1,6 @@
 /* Products (any/contract/contraction.h) by blocks of a GPU's threads. contract.c chooses the tile, fills the ring of
  * shared memory and stores results; mma.c and simt.c multiply a slice of the depth from the ring. wgmma.c has a
- * separate ring, filled through tensor maps. */
+ * separate ring, filled through tensor maps. Products of few rows have no tiles: skinny.c. */
 #ifndef KVA_KERNELS_NV_CONTRACT_CONTRACT_H
 #define KVA_KERNELS_NV_CONTRACT_CONTRACT_H
 

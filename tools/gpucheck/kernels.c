@@ -4,7 +4,9 @@
   "model product (" type "[" a "] a, " type "[" b "] b) => (" result "[" c "] c) {" \
   "  c = kv.matmul <" attributes "> (a, b)"                                         \
   "}"
-#define GEMM PRODUCT("bfloat16", "bfloat16", "M, K", "K, N", "M, N", "to = bfloat16")
+#define FEW_ROWS(type)    PRODUCT(type, type, "M, K", "K, N", "M, N", "to = " type)
+#define FEW_ROWS_NT(type) PRODUCT(type, type, "M, K", "N, K", "M, N", "transpose_b = true, to = " type)
+#define GEMM              PRODUCT("bfloat16", "bfloat16", "M, K", "K, N", "M, N", "to = bfloat16")
 #define GEMM_BIAS                                                                             \
   "model gemm (bfloat16[M, K] a, bfloat16[N, K] b, bfloat16[N] bias) => (bfloat16[M, N] c) {" \
   "  c = kv.relu(kv.matmul <transpose_b = true> (a, b) + bias)"                               \
@@ -66,6 +68,15 @@
 /* b h t t d, two products, of which causal attention needs half; gradients are counted as five, as elsewhere */
 #define ATTENTION_FLOPS(b, h, t, d) (4.0 * (b) * (h) * (t) * (t) * (d))
 
+/* Of decoding: m rows, n columns, depth k. What stays in the second-level cache between launches is read from there. */
+#define DECODES(title, text, m, n, k, size, units, ...)                                                              \
+  {                                                                                                                  \
+    .name = "few rows " title, .model = text, .small = "M=" #m " N=136 K=328", .large = "M=" #m " N=" #n " K=" #k,   \
+    .bytes = (size)*1.0 * ((n)*1.0 * (k) + (m)*1.0 * ((n) + (k))), .tolerance = units, .oracle = gpu_oracle_product, \
+    .form = {                                                                                                        \
+      __VA_ARGS__                                                                                                    \
+    }                                                                                                                \
+  }
 #define CHECKED(title, text, pins, units, function, ...)                                                         \
   {                                                                                                              \
     .name = title, .model = text, .large = pins, .tolerance = units, .oracle = function, .form = { __VA_ARGS__ } \
@@ -73,6 +84,7 @@
 /* Float results show the tensor cores' sums, which are not rounded as those of float units; narrow types have 4 units
  * at most (KVA_NARROW_UNITS). Names of forms: the first letter is a's, T: transposed. */
 #define PRODUCT_UNITS 256
+#define FLOAT_UNITS   64
 #define FORMS(type, result)                                                                                            \
   CHECKED("product NN " type " -> " result, PRODUCT(type, result, "M, K", "K, N", "M, N", "to = " result), MANY_TILES, \
           PRODUCT_UNITS, gpu_oracle_product, 0),                                                                       \
@@ -136,6 +148,14 @@ const gpu_kernel gpu_kernels[] = {
     CHECKED("product with one a for the batch",
             PRODUCT("bfloat16", "bfloat16", "M, K", "B, K, N", "B, M, N", "to = bfloat16"), "B=5 M=520 N=392 K=192", 4,
             gpu_oracle_product, 0),
+    CHECKED("few rows, odd addresses, float", FEW_ROWS("float"), "M=5 N=1037 K=777", FLOAT_UNITS, gpu_oracle_product,
+            0),
+    CHECKED("few rows, odd addresses, NT float", FEW_ROWS_NT("float"), "M=7 N=1037 K=777", FLOAT_UNITS,
+            gpu_oracle_product, .transpose_b = true),
+    CHECKED("few rows, batched", PRODUCT("bfloat16", "bfloat16", "B, M, K", "B, K, N", "B, M, N", "to = bfloat16"),
+            "B=5 M=16 N=392 K=192", 4, gpu_oracle_product, 0),
+    CHECKED("few rows, TN float", PRODUCT("float", "float", "K, M", "K, N", "M, N", "transpose_a = true, to = float"),
+            "M=12 N=1096 K=1030", FLOAT_UNITS, gpu_oracle_product, .transpose_a = true),
     CHECKED("product bias relu", GEMM_BIAS, "M=1037 N=1096 K=328", 4, gpu_oracle_bias_relu, .transpose_b = true),
 
     /* checked: attention and its gradients */
@@ -192,6 +212,14 @@ const gpu_kernel gpu_kernels[] = {
      .tolerance = 4,
      .oracle = gpu_oracle_bias_relu,
      .form = {.transpose_b = true}},
+    DECODES("1 x 3072 x 768 float", FEW_ROWS("float"), 1, 3072, 768, 4, FLOAT_UNITS, 0),
+    DECODES("16 x 3072 x 768 float", FEW_ROWS("float"), 16, 3072, 768, 4, FLOAT_UNITS, 0),
+    DECODES("1 x 5504 x 2048 float", FEW_ROWS("float"), 1, 5504, 2048, 4, FLOAT_UNITS, 0),
+    DECODES("1 x 5504 x 2048", FEW_ROWS("bfloat16"), 1, 5504, 2048, 2, 4, 0),
+    DECODES("16 x 5504 x 2048", FEW_ROWS("bfloat16"), 16, 5504, 2048, 2, 4, 0),
+    DECODES("NT 1 x 50257 x 768 float", FEW_ROWS_NT("float"), 1, 50257, 768, 4, FLOAT_UNITS, .transpose_b = true),
+    DECODES("NT 16 x 50257 x 768 float", FEW_ROWS_NT("float"), 16, 50257, 768, 4, FLOAT_UNITS, .transpose_b = true),
+    DECODES("NT 1 x 50257 x 2048", FEW_ROWS_NT("bfloat16"), 1, 50257, 2048, 2, 4, .transpose_b = true),
     {.name = "library gemm 4096",
      .model = GEMM,
      .small = ODD_TILES,

@@ -35,8 +35,9 @@ def milliseconds(f):
     return sorted(part(f, runs) for _ in range(PARTS))[PARTS // 2]
 
 
-def gemm_of(rows, columns, depth):
-    a, b = rand(rows, depth), rand(depth, columns)
+def gemm_of(rows, columns, depth, dtype=torch.bfloat16, transposed=False):
+    a = rand(rows, depth, dtype=dtype)
+    b = rand(columns, depth, dtype=dtype).t() if transposed else rand(depth, columns, dtype=dtype)
     return lambda: a @ b
 
 
@@ -141,6 +142,14 @@ PEERS = [
     ("gemm 8192 x 5504 x 2048", "cuBLAS", lambda: gemm_of(8192, 5504, 2048)),
     ("gemm TN 2048 x 5504 x 8192 float", "cuBLAS", lambda: gemm_of_weights(2048, 5504, 8192)),
     ("gemm bias relu 4096", "torch.compile", lambda: gemm_bias_relu(4096)),
+    ("few rows 1 x 3072 x 768 float", "cuBLAS", lambda: gemm_of(1, 3072, 768, torch.float32)),
+    ("few rows 16 x 3072 x 768 float", "cuBLAS", lambda: gemm_of(16, 3072, 768, torch.float32)),
+    ("few rows 1 x 5504 x 2048 float", "cuBLAS", lambda: gemm_of(1, 5504, 2048, torch.float32)),
+    ("few rows 1 x 5504 x 2048", "cuBLAS", lambda: gemm_of(1, 5504, 2048)),
+    ("few rows 16 x 5504 x 2048", "cuBLAS", lambda: gemm_of(16, 5504, 2048)),
+    ("few rows NT 1 x 50257 x 768 float", "cuBLAS", lambda: gemm_of(1, 50257, 768, torch.float32, True)),
+    ("few rows NT 16 x 50257 x 768 float", "cuBLAS", lambda: gemm_of(16, 50257, 768, torch.float32, True)),
+    ("few rows NT 1 x 50257 x 2048", "cuBLAS", lambda: gemm_of(1, 50257, 2048, transposed=True)),
     ("attention causal 4096", "SDPA, cuDNN", lambda: attention(True, CUDNN)),
     ("attention causal 4096", "SDPA, flash", lambda: attention(True, FLASH)),
     ("attention causal 8192", "SDPA, cuDNN", lambda: attention(True, CUDNN, LONG)),

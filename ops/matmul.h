@@ -18,7 +18,8 @@ typedef struct kva_matmul_plain {
   kva_dim batch, m, n, k, step_a, step_b, step_d;
   bool transpose_a, transpose_b;
 } kva_matmul_plain;
-/* False: not such a product (integers, double, an operand shared by a part of the batch). */
+/* False: not such a product (integers, double, an operand shared by a part of the batch), or one of few rows with one
+ * matrix, which is better generated. */
 bool kva_matmul_get_plain(kva_module *m, const kva_node *n, kva_matmul_plain *out);
 
 #endif

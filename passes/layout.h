@@ -17,12 +17,14 @@ typedef struct kva_layout {
   kva_map *regions;     /* value -> kva_layout_region * */
   kva_map *last;        /* value -> the same with channels last */
   kva_map *packed;      /* data of filters -> kva_tensor_data * */
-  kva_map *transformed; /* data of filters -> their transforms, kva_tensor_data * */
+  kva_map *transformed; /* data of filters, or what uniform ones are -> their transforms, kva_tensor_data * */
   kva_map *matrices;    /* data of matrices and their orientation -> panels, kva_tensor_data * */
   kva_map *readers;     /* data of constants -> number of constants that have them */
 } kva_layout;
 
-/* layout_filters.c: the filters of n in panels, if a convolution with channels last takes them. */
+/* layout_filters.c: what makes w of one number, which all of its elements are; NULL: it is no such value. */
+const kva_node *kva_layout_uniform(const kva_value *w, double *out_x);
+/* The filters of n in panels, if a convolution with channels last takes them. */
 bool kva_layout_suits(const kva_layout *l, const kva_node *n);
 /* Channels that its image and kva_layout_filters have beyond n's, for words of bytes. */
 int64_t kva_layout_missing_channels(const kva_node *n);

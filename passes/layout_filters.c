@@ -16,11 +16,9 @@ enum {
   WORD = KVA_CODES_PER_WORD,
 };
 
-/* A constant, or one number everywhere. */
-static const kva_node *uniform(const kva_value *w) {
-  double x;
+const kva_node *kva_layout_uniform(const kva_value *w, double *out_x) {
   const kva_node *n = w->def && kva_is(w->def, KVA_OP_expand) ? w->def : NULL;
-  return n && kva_splat_value(kva_operand(n, 0), &x) ? n : NULL;
+  return n && kva_splat_value(kva_operand(n, 0), out_x) ? n : NULL;
 }
 
 /* As few vectors as compute the least. Three take tiles of fewer positions, one reads more of the image. */
@@ -71,11 +69,12 @@ int64_t kva_layout_missing_channels(const kva_node *n) {
 
 /* Floats, or bytes that are in words or can be. */
 static bool has_types(const kva_node *n) {
+  double x;
   const kva_value *w = kva_operand(n, 1);
   bool words = ((const kva_conv_attrs *)n->attrs)->group == 1 || kva_layout_missing_channels(n) == 0;
   if (is_of_bytes(n)) return words && kva_constant_of(w);
   if (n->results[0].type->dtype != KVA_F32 || kva_operand_type(n, 0)->dtype != KVA_F32) return false;
-  return kva_constant_of(w) || uniform(w);
+  return kva_constant_of(w) || kva_layout_uniform(w, &x);
 }
 
 bool kva_layout_suits(const kva_layout *l, const kva_node *n) {
@@ -153,7 +152,8 @@ kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n) 
   for (uint32_t d = 2; d < w->type->rank; d++) dims[d - 1] = kva_type_extent(w->type, d);
   int64_t channels = kva_type_extent(w->type, 1) + kva_layout_missing_channels(n);
   dims[rank - 2] = channels / (is_of_bytes(n) ? WORD : 1), dims[rank - 1] = panel;
-  const kva_node *expand = uniform(w);
+  double x;
+  const kva_node *expand = kva_layout_uniform(w, &x);
   if (expand) {
     kva_dim shape[KVA_MAX_RANK];
     for (uint32_t d = 0; d < rank; d++) shape[d] = kva_expr_const(l->m->exprs, dims[d]);

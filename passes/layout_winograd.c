@@ -21,7 +21,7 @@ static bool suits(const kva_layout *l, const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);
   kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
-  if (window.n != 2 || a->group != 1 || w->dtype != KVA_F32 || !kva_constant_of(kva_operand(n, 1))) return false;
+  if (window.n != 2 || a->group != 1 || w->dtype != KVA_F32) return false;
   for (uint32_t d = 0; d < window.n; d++) {
     if (window.kernel[d] != KERNEL || window.stride[d] != 1 || window.dilation[d] != 1) return false;
     if (window.before[d] >= EXTENT || window.after[d] >= EXTENT) return false;
@@ -59,25 +59,43 @@ static void transform(const float *w, float *u, int64_t step) {
     }
 }
 
+/* What filters are: the same elements, or one number and how many. */
+typedef struct filters_key {
+  const void *data; /* NULL: one number */
+  double x;
+  int64_t filters, channels;
+} filters_key;
+
+static filters_key key_of(const kva_value *w) {
+  const kva_tensor_data *t = kva_constant_of(w);
+  filters_key key = {t ? t->data : NULL, 0, kva_type_extent(w->type, 0), kva_type_extent(w->type, 1)};
+  if (!t) kva_layout_uniform(w, &key.x);
+  return key;
+}
+
 /* [36 M / panel, 1, C, panel]: filter m of a place is number place * M + m. */
-static const kva_tensor_data *transformed(kva_layout *l, const kva_tensor_data *w, int64_t panel) {
-  int64_t M = w->dims[0], C = w->dims[1], dims[] = {PLACES * M / panel, 1, C, panel};
-  kva_tensor_data *to = kva_map_get(l->transformed, &w->data, sizeof w->data);
+static const kva_tensor_data *transformed(kva_layout *l, const kva_value *w, int64_t panel) {
+  const filters_key key = key_of(w);
+  int64_t M = key.filters, C = key.channels, dims[] = {PLACES * M / panel, 1, C, panel};
+  kva_tensor_data *to = kva_map_get(l->transformed, &key, sizeof key);
   if (to) return to;
   to = kva_layout_room(l, KVA_F32, sizeof dims / sizeof *dims, dims);
-  const float *from = w->data;
-  float *data = (float *)(uintptr_t)to->data;
-  for (int64_t m = 0; m < M; m++)
-    for (int64_t c = 0; c < C; c++, from += KERNEL * KERNEL)
-      transform(from, data + (m / panel * C + c) * panel + m % panel, M * C);
-  kva_map_set(l->transformed, &w->data, sizeof w->data, to);
+  float *data = (float *)(uintptr_t)to->data, same[KERNEL * KERNEL];
+  for (int k = 0; k < KERNEL * KERNEL; k++) same[k] = (float)key.x;
+  for (int64_t i = 0; i < M * C; i++) {
+    const float *from = key.data ? (const float *)key.data + i * KERNEL * KERNEL : same;
+    int64_t m = i / C, c = i % C;
+    transform(from, data + (m / panel * C + c) * panel + m % panel, M * C);
+  }
+  kva_map_set(l->transformed, &key, sizeof key, to);
   return to;
 }
 
 static kva_value *filters_of(kva_layout *l, kva_builder *b, const kva_node *n) {
-  const kva_tensor_data *w = kva_constant_of(kva_operand(n, 1));
-  kva_value *panels = kva_const_tensor(b, transformed(l, w, kva_layout_panel(l, w->dims[0], PLACES)));
-  kva_join_filters_attrs attrs = {.filters = kva_expr_const(l->m->exprs, PLACES * w->dims[0])};
+  const kva_value *w = kva_operand(n, 1);
+  int64_t filters = kva_type_extent(w->type, 0);
+  kva_value *panels = kva_const_tensor(b, transformed(l, w, kva_layout_panel(l, filters, PLACES)));
+  kva_join_filters_attrs attrs = {.filters = kva_expr_const(l->m->exprs, PLACES * filters)};
   return kva_build(b, KVA_OP_join_filters, 1, &panels, &attrs);
 }
 

@@ -10,10 +10,11 @@
  * panels. Memory of the matrix is given back: pages of a file, and what is spare when nothing else reads it. */
 #include "ops/matmul.h"
 #include "passes/layout.h"
+#include "passes/panels.h"
 #include "runtime/base/platform.h"
 
 /* With the rows of few tiles the kernel takes filters in several places at once, in another order of sums. */
-enum { MIN_ROWS = 128, MIN_DEPTH = 16, MIN_COLUMNS = 16, SQUARE = 16 };
+enum { MIN_ROWS = 128, MIN_DEPTH = 16, MIN_COLUMNS = 16 };
 
 /* ---- which ------------------------------------------------------------------------------------------------------- */
 
@@ -49,19 +50,6 @@ static const kva_tensor_data *matrix_of(const kva_layout *l, const kva_node *n, 
 
 /* ---- panels ------------------------------------------------------------------------------------------------------ */
 
-/* Rows [K, N] of w. */
-static void copy_panel(const float *w, float *to, int64_t depth, int64_t columns, int64_t width, int64_t first) {
-  int64_t n = columns - first < width ? columns - first : width;
-  for (int64_t k = 0; k < depth; k++) memcpy(to + k * width, w + k * columns + first, (size_t)n * sizeof *w);
-}
-
-/* The same of w [N, K], square by square, so that cache lines of both sides are used whole. */
-static void turn_panel(const float *w, float *to, int64_t depth, int64_t columns, int64_t width, int64_t first) {
-  for (int64_t k0 = 0; k0 < depth; k0 += SQUARE)
-    for (int64_t n = 0; n < width && first + n < columns; n++)
-      for (int64_t k = k0; k < depth && k < k0 + SQUARE; k++) to[k * width + n] = w[(first + n) * depth + k];
-}
-
 typedef struct matrix_key {
   const void *data;
   int64_t transposed;
@@ -77,8 +65,7 @@ static const kva_tensor_data *panels_of(kva_layout *l, const kva_tensor_data *w,
   to = kva_layout_room(l, KVA_F32, sizeof dims / sizeof *dims, dims);
   float *data = (float *)(uintptr_t)to->data;
   memset(data + (dims[0] - 1) * depth * width, 0, (size_t)(depth * width) * sizeof *data); /* the last may be partial */
-  for (int64_t p = 0; p < dims[0]; p++)
-    (transposed ? turn_panel : copy_panel)(w->data, data + p * depth * width, depth, columns, width, p * width);
+  kva_panels_fill(&(kva_panels){depth, columns, width}, data, w->data, sizeof *data, transposed);
   kva_map_set(l->matrices, &key, sizeof key, to);
   return to;
 }

@@ -20,6 +20,7 @@
 #include "ir/dialect_amx.h"
 #include "ops/codes.h"
 #include "ops/matmul.h"
+#include "passes/panels.h"
 #include "passes/passes_internal.h"
 #include "runtime/base/platform.h"
 
@@ -43,16 +44,12 @@ typedef struct done_key {
   uint64_t form;
 } done_key;
 
-/* A matrix as the result stores it: element (r, c) is in panel c / width, which has `rows` rows. */
+/* A matrix as the result stores it. */
 typedef struct panels {
   kva_tensor_data *to;
-  int64_t rows, columns, width;
+  kva_panels form;
   bool known; /* made already */
 } panels;
-
-static int64_t place(const panels *p, int64_t r, int64_t c) {
-  return (c / p->width * p->rows + r) * p->width + c % p->width;
-}
 
 enum { LINE = 64, FIRST_ROOM = 4 << 20, LARGEST_ROOM = 64 << 20 };
 
@@ -77,7 +74,7 @@ static void *memory_for(packing *p, size_t bytes) {
 static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, int64_t rows,
                        int64_t columns) {
   done_key key = {from->data, form};
-  panels out = {.to = kva_map_get(p->done, &key, sizeof key), .rows = rows, .columns = columns, .width = PANEL};
+  panels out = {.to = kva_map_get(p->done, &key, sizeof key), .form = {rows, columns, PANEL}};
   out.known = out.to != NULL;
   if (out.known) return out;
   int64_t dims[] = {(columns + PANEL - 1) / PANEL, rows, PANEL};
@@ -112,14 +109,14 @@ static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, boo
   if (out.known) return out.to;
   const uint8_t *from = q->data;
   uint32_t *words = (uint32_t *)(uintptr_t)out.to->data, mask = (1u << bits) - 1;
-  for (int64_t w = 0; w < out.rows; w++)
+  for (int64_t w = 0; w < out.form.rows; w++)
     for (int64_t n = 0; n < columns; n++) {
       uint32_t word = 0;
       for (int64_t u = 0; u < per && w * per + u < depth; u++) {
         int64_t bit = ((w * per + u) * step_k + n * step_n) * bits;
         word |= (from[bit / 8] >> bit % 8 & mask) << u * bits;
       }
-      words[place(&out, w, n)] = word;
+      words[kva_panels_place(&out.form, w, n)] = word;
     }
   release(p, q);
   return out.to;
@@ -132,7 +129,8 @@ static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, boo
   panels out = room_for(p, t, FORM_BYTES | transposed, type, rows, columns);
   void *data = (void *)(uintptr_t)out.to->data;
   for (int64_t i = 0; !out.known && i < rows * columns; i++) {
-    int64_t from = transposed ? i % columns * rows + i / columns : i, to = place(&out, i / columns, i % columns);
+    int64_t from = transposed ? i % columns * rows + i / columns : i;
+    int64_t to = kva_panels_place(&out.form, i / columns, i % columns);
     if (kva_dtype_is_float(type))
       kva_store_f64(type, data, to, kva_load_f64(t->dtype, t->data, from));
     else
@@ -140,27 +138,6 @@ static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, boo
   }
   if (!out.known) release(p, t);
   return out.to;
-}
-
-/* Panels of a matrix of floats as they are; runs of columns that a panel has together. */
-static void copy_to_panels(const panels *p, const char *from, size_t size) {
-  char *to = (char *)(uintptr_t)p->to->data;
-  for (int64_t c = 0; c < p->columns; c += p->width) {
-    size_t run = (size_t)(p->columns - c < p->width ? p->columns - c : p->width) * size;
-    for (int64_t r = 0; r < p->rows; r++)
-      memcpy(to + (size_t)place(p, r, c) * size, from + (size_t)(r * p->columns + c) * size, run);
-  }
-}
-
-/* The same of its transpose, square by square, so that cache lines of both sides are used whole. */
-static void transpose_to_panels(const panels *p, const char *from, size_t size) {
-  enum { SQUARE = 16 };
-  char *to = (char *)(uintptr_t)p->to->data;
-  for (int64_t c0 = 0; c0 < p->columns; c0 += SQUARE)
-    for (int64_t r0 = 0; r0 < p->rows; r0 += SQUARE)
-      for (int64_t c = c0; c < p->columns && c < c0 + SQUARE; c++)
-        for (int64_t r = r0; r < p->rows && r < r0 + SQUARE; r++)
-          memcpy(to + (size_t)place(p, r, c) * size, from + (size_t)(c * p->rows + r) * size, size);
 }
 
 /* A matrix of bytes [K, N] as [N / PANEL, K / WORD, PANEL, WORD]. */
@@ -186,7 +163,7 @@ static const kva_tensor_data *to_floats(packing *p, const kva_tensor_data *t, bo
   panels out = room_for(p, t, FORM_FLOATS | transposed, t->dtype, t->dims[transposed], t->dims[!transposed]);
   size_t size = (size_t)kva_dtype_bits(t->dtype) / 8;
   if (out.known) return out.to;
-  (transposed ? transpose_to_panels : copy_to_panels)(&out, t->data, size);
+  kva_panels_fill(&out.form, (void *)(uintptr_t)out.to->data, t->data, size, transposed);
   release(p, t);
   return out.to;
 }

@@ -101,19 +101,12 @@ static kva_value *filters_of(kva_layout *l, kva_builder *b, const kva_node *n) {
 
 /* ---- the node ---------------------------------------------------------------------------------------------------- */
 
-/* The products of each place: [images, tiles, 36 C] -> [images, tiles, 36 M]. Tiles of all images are positions of one,
- * if their number is known. */
+/* The products of each place: [images, tiles, 36 C] -> [images, tiles, 36 M]. Tiles are positions of their image, so
+ * that images stay apart (opt_batch.c). */
 static kva_value *products(kva_layout *l, kva_builder *b, const kva_node *n, kva_value *tiles) {
   static const int64_t swapped[] = {0, 2, 1};
-  const kva_type *t = tiles->type;
-  kva_dim images = t->dims[0], positions = kva_expr_mul(l->m->exprs, images, t->dims[1]);
-  bool known = kva_expr_is_const(images, NULL);
-  kva_dim one = kva_expr_const(l->m->exprs, 1);
-  if (known) tiles = kva_reshape(b, tiles, 3, (kva_dim[]){one, positions, t->dims[2]});
   kva_value *operands[] = {kva_transpose(b, tiles, swapped), filters_of(l, b, n)};
-  kva_value *sums =
-      kva_transpose(b, kva_build(b, KVA_OP_conv, 2, operands, &(kva_conv_attrs){.group = PLACES}), swapped);
-  return known ? kva_reshape(b, sums, 3, (kva_dim[]){images, t->dims[1], sums->type->dims[2]}) : sums;
+  return kva_transpose(b, kva_build(b, KVA_OP_conv, 2, operands, &(kva_conv_attrs){.group = PLACES}), swapped);
 }
 
 kva_value *kva_layout_winograd(kva_layout *l, kva_builder *b, const kva_node *n, kva_value *image) {

@@ -153,6 +153,13 @@ static int64_t positions_known(const channels *x) {
   return images * x->g.out[0] * x->g.out[1];
 }
 
+/* Of a step of a tile. */
+static double tile_cycles(const channels *x, int64_t positions) {
+  double step = kva_contract_step_cycles(x->l->target, positions, x->vectors);
+  double image = x->depthwise ? 0 : kva_contract_rows_cycles(positions, x->pitch * x->size);
+  return image > step ? image : step;
+}
+
 /* The tile that computes least, counted in cycles; of equals the one of most columns. */
 static bool choose_tile(channels *x) {
   int64_t most = kva_contract_most_rows(x->l->target, x->vectors);
@@ -161,8 +168,7 @@ static bool choose_tile(channels *x) {
   for (int64_t c = most < width ? most : width; c >= 1; c--)
     for (int64_t r = 1; r * c <= most && r <= height; r++) {
       if (!x->product && patch_elements(x, r, c) > most_copied(x)) break;
-      double cycles = (double)(kva_ceil_div(height, r) * kva_ceil_div(width, c)) *
-                      kva_contract_step_cycles(x->l->target, r * c, x->vectors);
+      double cycles = (double)(kva_ceil_div(height, r) * kva_ceil_div(width, c)) * tile_cycles(x, r * c);
       if (best > 0 && cycles >= best) continue;
       best = cycles;
       x->t.rows = r, x->t.columns = c;

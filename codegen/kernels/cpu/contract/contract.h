@@ -17,6 +17,9 @@ int64_t kva_contract_most_rows(const kva_target *t, int64_t vectors);
 /* Cycles that a step of a tile takes: its products, its loads, the way of its part of the panel from L2, or the time
  * from a sum to the next one in its register. */
 double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vectors);
+/* Cycles of a step in which so many rows are read where they lie, at a distance: if more of them share a set of the
+ * first cache than it has ways, as with distances of whole pages, each step reads their lines from L2 again. Else 0. */
+double kva_contract_rows_cycles(int64_t rows, int64_t bytes_apart);
 
 /* Bytes from a tile, whose rows of the result take tile_bytes, to where the next one stores (kva_kb.ahead): a CPU
  * fetches the lines there, and those of a residual, while it computes the sums, because rows of a tile are too short

@@ -27,11 +27,11 @@
 enum { BYTES_OF_STEP = 512 * 1024, OPERATIONS_OF_BYTE = 64, NEAR_CACHES = 16 };
 enum { MANY = 8 }; /* items, where only a run knows how many */
 
-/* gain: what a node costs less in a loop, in bytes of traffic. */
+/* gain: what a node costs less in a loop, in bytes of traffic; ahead: what it and those behind it can gain at most. */
 typedef struct place {
   kva_node *node;
   bool is_item;
-  double gain;
+  double gain, ahead;
 } place;
 
 typedef struct batch {
@@ -130,6 +130,8 @@ static void find_places(batch *b) {
       if (kva_operand(k, i)) b->last_use[kva_operand(k, i)->id] = b->n;
     b->at[k->id] = b->n++;
   }
+  for (uint32_t k = b->n; k-- > 0;)
+    b->places[k].ahead = b->places[k + 1].ahead + (b->places[k].gain > 0 ? b->places[k].gain : 0);
 }
 
 /* ---- which run --------------------------------------------------------------------------------------------------- */
@@ -186,6 +188,7 @@ static double crossing(batch *b, uint32_t first, uint32_t k) {
 static void try_runs_from(batch *b, uint32_t first, range *best) {
   double gain = 0, crosses = 0;
   for (uint32_t k = first; k < b->n && goes_on(b, first, &b->places[k]); k++) {
+    if (gain + b->places[k].ahead <= best->gain) return;
     if (!b->places[k].is_item) continue;
     gain += b->places[k].gain;
     crosses += crossing(b, first, k);
@@ -203,6 +206,8 @@ static range best_run(batch *b) {
 
 /* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
+typedef KVA_VEC(kva_value *) value_list;
+
 /* A loop that is being made. Arrays by value id. */
 typedef struct item_loop {
   const batch *b;
@@ -210,14 +215,18 @@ typedef struct item_loop {
   kva_builder body;
   kva_value *index;          /* [1] */
   kva_value **whole, **item; /* in the body: v, and item i of v */
-  KVA_VEC(kva_value *)
-  inputs;                    /* of the loop, which the body's inputs behind the counter are */
-  KVA_VEC(kva_value *) rows; /* that become results */
+  value_list inputs;         /* of the loop, which the body's inputs behind the counter are */
+  value_list rows;           /* that become results */
 } item_loop;
 
-/* A kernel reads its result without storing it, or it is one number. */
-static bool is_copied(const kva_node *n) {
-  return n && (kva_is(n, KVA_OP_constant) || (kva_node_is_pure(n) && n->op->traits & KVA_CHEAP && n->n_results == 1));
+/* A weight, as it lies in memory or as a kernel reads it: unpacked, widened, from panels. */
+static bool is_weight(const kva_value *v) {
+  const kva_node *n = v->def;
+  if (!n) return false;
+  if (kva_is(n, KVA_OP_constant) || n->op->traits & KVA_READS_STATE) return true;
+  bool made = kva_node_is_pure(n) && n->op->traits & KVA_CHEAP && n->n_results == 1 && n->n_operands > 0;
+  for (uint32_t i = 0; i < n->n_operands && made; i++) made = !kva_operand(n, i) || is_weight(kva_operand(n, i));
+  return made;
 }
 
 static kva_value *whole_of(item_loop *l, kva_value *v);
@@ -231,16 +240,22 @@ static kva_value *copy_in(item_loop *l, const kva_node *n) {
   return &copy->results[0];
 }
 
-static kva_value *whole_of(item_loop *l, kva_value *v) {
-  if (l->whole[v->id]) return l->whole[v->id];
-  if (is_copied(v->def)) return l->whole[v->id] = copy_in(l, v->def);
+static kva_value *input_of(item_loop *l, kva_value *v) {
   KVA_PUSH(l->b->scratch, &l->inputs, v);
-  return l->whole[v->id] = kva_graph_add_input(l->body.graph, v->type, v->name);
+  return kva_graph_add_input(l->body.graph, v->type, v->name);
+}
+
+/* Kernels read weights in place, so what unpacks them is copied into the loop. */
+static kva_value *whole_of(item_loop *l, kva_value *v) {
+  bool copied = is_weight(v) && !(v->def->op->traits & KVA_READS_STATE);
+  if (!l->whole[v->id]) l->whole[v->id] = copied ? copy_in(l, v->def) : input_of(l, v);
+  return l->whole[v->id];
 }
 
 static kva_value *item_of(item_loop *l, kva_value *v) {
-  if (!l->item[v->id]) l->item[v->id] = kva_build2(&l->body, KVA_OP_gather, whole_of(l, v), l->index);
-  return l->item[v->id];
+  if (l->item[v->id]) return l->item[v->id];
+  if (!l->whole[v->id]) l->whole[v->id] = input_of(l, v);
+  return l->item[v->id] = kva_build2(&l->body, KVA_OP_gather, l->whole[v->id], l->index);
 }
 
 static const kva_type *item_type(const batch *b, const kva_type *t) {
@@ -260,9 +275,7 @@ static kva_status add_item(item_loop *l, kva_node *n) {
   const void *attrs = kva_resized_shape(l->b->scratch, n, 0, kva_expr_const(l->b->m->exprs, 1));
   kva_value *item = kva_build(&l->body, (kva_op_id)n->op->id, n->n_operands, in, attrs);
   if (l->body.failed || item->type != item_type(l->b, result->type))
-    return kva_error(l->b->m->diag, &n->loc,
-                     "kv.%s: an item of its result has another type in a loop "
-                     "over the batch",
+    return kva_error(l->b->m->diag, &n->loc, "kv.%s: an item of its result has another type in a loop over the batch",
                      n->op->name);
   item->name = result->name;
   l->item[result->id] = item;

@@ -18,6 +18,7 @@ const kva_verb kva_verb_profile = {
     "machine's CPU reaches with multiply-adds in registers and with reading memory. Operations are those of matrix\n"
     "products, convolutions and attention; bytes are all arguments once. What lies in caches exceeds 100 % of "
     "reading.\n"
+    "Steps that a loop or a branch runs have rows of their own, with all of their calls.\n"
     "Inputs are as of run.\n\n"
     "Examples:\n"
     "  kvasir profile model.onnx --input x=x.npy\n"

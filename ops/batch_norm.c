@@ -3,12 +3,12 @@
  * reductions.) Gradient, with xhat = (x - mean) * r, sums over all axes but the channel's: dx = dy * scale * r; dscale
  * = sum dy * xhat; dbias = sum dy; dmean = -scale * r * sum dy; dvar = -scale * r^2 / 2 * sum dy * xhat. Tolerance 8: a
  * root, a division and four roundings; relative to the largest of |x|, |mean| where they cancel. */
-#include "ops/incremental.h"
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/row.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Implements pool.h. */
-#include "ops/incremental.h"
 #include "ops/facts.h"
+#include "ops/incremental.h"
 #include "ops/pool.h"
 #include "ops/check.h"
 

@@ -1,6 +1,6 @@
 /* Implements window.h. */
-#include "ops/incremental.h"
 #include "ops/facts.h"
+#include "ops/incremental.h"
 #include "ops/window.h"
 
 static kva_status list_error(kva_module *m, const kva_node *n, const char *list, uint32_t expected, kva_ints found,

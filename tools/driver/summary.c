@@ -169,8 +169,11 @@ static kva_status add_internal(kva_module *m, const kva_memory_plan *plan, kva_a
       int64_t peak;
       KVA_TRY(kva_plan_measure(m, inner, &sizes, scratch, &bytes));
       KVA_TRY(kva_plan_peak(inner, &bytes, scratch, &peak));
-      s->temp_peak_bytes += peak, s->bytes.temporaries += bytes.temporaries;
-      s->bytes.constants += bytes.constants, s->bytes.fixed += bytes.constants;
+      bool fits = kva_add_size(s->temp_peak_bytes, peak, &s->temp_peak_bytes) &&
+                  kva_add_size(s->bytes.temporaries, bytes.temporaries, &s->bytes.temporaries) &&
+                  kva_add_size(s->bytes.constants, bytes.constants, &s->bytes.constants) &&
+                  kva_add_size(s->bytes.fixed, bytes.constants, &s->bytes.fixed);
+      if (!fits) return kva_error(m->diag, NULL, "a plan's size does not fit 64 bits");
       KVA_TRY(add_internal(m, inner, scratch, s));
     }
   return KVA_OK;

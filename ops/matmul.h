@@ -12,6 +12,9 @@ typedef struct kva_matmul_shape {
 kva_matmul_shape kva_matmul_get(const kva_node *n);
 /* Products of so many rows, or fewer, read the second operand once on a CPU, from where it lies. */
 enum { KVA_FEW_ROWS = 8 };
+/* Products of so many rows, or more, with a constant read it from panels that are made once (passes/layout_products.c);
+ * their sums have the order of those with other operands. */
+enum { KVA_PANEL_ROWS = 9 };
 /* The product as a GPU's library computes it: `batch` row-major products of float types, with strides between matrices
  * in elements (0: one shared matrix). See kva_gemm_desc. */
 typedef struct kva_matmul_plain {

@@ -1,4 +1,4 @@
-/* Products of many rows and a constant matrix as convolutions (layout.c).
+/* Products of more than a few rows and a constant matrix as convolutions (layout.c).
  *
  * What: matmul(x, w) with constant w [K, N] of floats, or its transpose, and a known number of rows becomes a
  * convolution of one tap over an image with channels last, which is x as it lies in memory. Its filters are in panels,
@@ -13,8 +13,7 @@
 #include "passes/panels.h"
 #include "runtime/base/platform.h"
 
-/* With the rows of few tiles the kernel takes filters in several places at once, in another order of sums. */
-enum { MIN_ROWS = 128, MIN_DEPTH = 16, MIN_COLUMNS = 16 };
+enum { MIN_DEPTH = 16, MIN_COLUMNS = 16 };
 
 /* ---- which ------------------------------------------------------------------------------------------------------- */
 
@@ -31,7 +30,7 @@ static bool is_product(const kva_use *u) {
   const kva_matmul_attrs *a = u->user->attrs;
   const kva_type *x = kva_operand_type(u->user, 0);
   if (a->transpose_a || x->rank < 2 || x->dtype != KVA_F32 || u->user->results[0].type->dtype != KVA_F32) return false;
-  return rows_of(x) >= MIN_ROWS;
+  return rows_of(x) >= KVA_PANEL_ROWS;
 }
 
 /* The constant of n, if all its users are products, of one orientation; NULL: something is otherwise. */

@@ -25,6 +25,7 @@
 #include "ops/conv.h"
 #include "ops/element.h"
 #include "ops/ids.h"
+#include "ops/matmul.h"
 
 enum {
   AXES = 2,
@@ -476,8 +477,9 @@ static void fetch_next_panel(const channels *x, const place *p, const kva_expr *
 }
 
 /* Filters that few tiles read, and that come from memory, are read in several places at once: whatever a page's first
- * lines wait for, they wait together. */
+ * lines wait for, they wait together. Products of more rows keep the order of sums. */
 static int64_t streams_of(const channels *x, int64_t steps) {
+  if (x->product && positions_known(x) >= KVA_PANEL_ROWS) return 1;
   int64_t tiles = positions_known(x) / (x->t.rows * x->t.columns);
   bool large = x->group_panels * panel_bytes(x) > x->l->target->l2_bytes / 4;
   return large && tiles <= FEW_TILES && steps % STREAMS == 0 && !shares_of(x) ? STREAMS : 1;

@@ -130,9 +130,12 @@ static kva_status check_step(const checker *c, int32_t index) {
 static kva_status check_depth(const checker *c, const kva_program *p, int depth) {
   if (depth > MAX_NESTING) return FAULT(c, "programs run each other in a circle, or deeper than %d", MAX_NESTING);
   for (int32_t i = 0; i < p->n_steps; i++) {
-    int32_t programs[2];
-    int n = kva_step_programs(&p->steps[i], programs);
-    for (int k = 0; k < n; k++) KVA_TRY(check_depth(c, &c->a->programs[programs[k]], depth + 1));
+    const kva_step_desc *s = &p->steps[i];
+    const kva_branch_desc *b = s->kind == KVA_STEP_BRANCH ? s->desc : NULL;
+    const kva_loop_desc *l = s->kind == KVA_STEP_LOOP ? s->desc : NULL;
+    if (b) KVA_TRY(check_depth(c, &c->a->programs[b->then], depth + 1));
+    if (b) KVA_TRY(check_depth(c, &c->a->programs[b->orelse], depth + 1));
+    if (l) KVA_TRY(check_depth(c, &c->a->programs[l->body], depth + 1));
   }
   return KVA_OK;
 }

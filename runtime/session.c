@@ -298,19 +298,6 @@ static int64_t *category_of(const kva_buffer_desc *b, kva_memory_report *r) {
   }
 }
 
-/* The memory that internal programs have beside their caller's: temporaries with results, constants. */
-static void add_internal(const kva_session *s, const kva_step_desc *step, kva_memory_report *out) {
-  int32_t programs[2];
-  for (int k = 0, n = kva_step_programs(step, programs); k < n; k++) {
-    const kva_program_state *sp = &s->programs[programs[k]];
-    for (int32_t i = 0; i < sp->n_segments; i++) out->temps += sp->segments[i].bytes;
-    out->temps += sp->outputs.bytes;
-    for (int32_t i = 0; i < sp->desc->n_buffers; i++)
-      if (sp->desc->buffers[i].kind == KVA_BUFFER_CONST) out->constants += sp->bytes[i];
-    for (int32_t i = 0; i < sp->desc->n_steps; i++) add_internal(s, &sp->desc->steps[i], out);
-  }
-}
-
 void kva_session_memory(const kva_session *s, int program, kva_memory_report *out) {
   *out = (kva_memory_report){0};
   for (int32_t i = 0; i < s->artifact->n_states; i++) {
@@ -327,7 +314,6 @@ void kva_session_memory(const kva_session *s, int program, kva_memory_report *ou
     int64_t *category = category_of(&sp->desc->buffers[i], out);
     if (category) *category += sp->bytes[i];
   }
-  for (int32_t i = 0; i < sp->desc->n_steps; i++) add_internal(s, &sp->desc->steps[i], out);
 }
 
 const char *kva_session_error(const kva_session *s) {

@@ -105,10 +105,23 @@ static bool make_claim(claim *c) {
   return any;
 }
 
-static uint32_t check_case(const kva_case *c) {
+/* Whether there were others, as the positions of maxima, which facts may depend on. */
+static bool keep_first_result(kva_case_built *b) {
+  static const bool others[MAX_RESULTS] = {false, true, true, true};
+  if (b->n_outputs < 2 || b->n_outputs > MAX_RESULTS) return false;
+  kva_graph_drop_outputs(b->f->graph, others, 0);
+  b->n_outputs = 1;
+  return true;
+}
+
+static uint32_t check_results(const kva_case *c, bool first) {
   kva_case_built built;
   uint32_t checks = 0;
   if (kva_case_build(c, KVA_DTYPE_NONE, &built) != KVA_OK) fail_msg("a case of kv.%s", kva_ops.ops[c->op]->name);
+  if (first && !keep_first_result(&built)) {
+    kva_case_free(&built);
+    return 0;
+  }
   const kva_type *result = built.node->results[0].type;
   kva_ref_tensor *expected[MAX_RESULTS] = {0};
   claim k = {.built = &built};
@@ -125,6 +138,10 @@ static uint32_t check_case(const kva_case *c) {
   for (uint32_t r = 0; r < MAX_RESULTS; r++) kva_ref_tensor_free(expected[r]);
   kva_case_free(&built);
   return checks;
+}
+
+static uint32_t check_case(const kva_case *c) {
+  return check_results(c, false) + check_results(c, true);
 }
 
 static uint32_t check_operator(kva_op_id op) {

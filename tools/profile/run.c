@@ -71,6 +71,21 @@ static void describe(const kva_session *s, kva_arena *arena, kva_profile *p) {
   }
 }
 
+/* Programs of loops and branches have, beside what is their caller's, temporaries with results, and constants. */
+static void add_memory(const kva_session *s, int program, kva_memory_report *out) {
+  const kva_program *desc = kva_session_program_desc(s, program);
+  for (int i = 0; i < desc->n_steps; i++) {
+    int32_t inner[2];
+    int n = kva_step_programs(&desc->steps[i], inner);
+    for (int k = 0; k < n; k++) {
+      kva_memory_report own;
+      kva_session_memory(s, inner[k], &own);
+      out->temps += own.temps + own.outputs, out->constants += own.constants;
+      add_memory(s, inner[k], out);
+    }
+  }
+}
+
 static kva_status sample_all(kva_session *s, const kva_tensor *in, kva_tensor *out, kva_arena *arena, kva_diag *diag,
                              kva_profile *p) {
   double *samples = KVA_NEW_ARRAY(arena, double, (size_t)p->n *(size_t)p->runs),
@@ -94,5 +109,6 @@ kva_status kva_profile_run(kva_session *s, int program, int64_t runs, const kva_
   p->runs = runs, p->n = (int)steps.len, p->steps = steps.data;
   if (p->n) KVA_TRY(sample_all(s, in, out, arena, diag, p));
   kva_session_memory(s, program, &p->memory);
+  add_memory(s, program, &p->memory);
   return KVA_OK;
 }

@@ -294,9 +294,7 @@ static kva_status write_kernel(writer *w, const kva_kernel *k, kva_step_desc *ou
 }
 
 bool kva_codegen_is_call(const kva_target *target, const kva_node *node) {
-  kva_matmul_plain plain;
-  if (node->op->lower_kind == KVA_LOWER_CALL) return true;
-  return target->library_gemm && kva_is(node, KVA_OP_matmul) && kva_matmul_get_plain(node->graph->module, node, &plain);
+  return node->op->lower_kind == KVA_LOWER_CALL || kva_matmul_is_for_library(target, node);
 }
 
 /* A matrix product that the device's library computes: arguments a, b, d. */

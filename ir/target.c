@@ -12,7 +12,7 @@ enum { SINCE_90 = KVA_TARGET_TENSOR_MAPS | KVA_TARGET_STORE_MATRIX | KVA_TARGET_
   {                                                                                                                 \
     .kind = KVA_TARGET_GPU, .description = name, .arch = name, .features = KVA_TARGET_FMA | (FEATURES),             \
     .vector_bytes = 16, .vector_registers = 16, .subgroup_width = 32, .multiprocessors = 132, .registers = 1 << 16, \
-    .shared_bytes = (SHARED) << 10, .row_bytes = (ROW_BYTES) << 10                                                  \
+    .shared_bytes = (SHARED) << 10, .row_bytes = (ROW_BYTES) << 10, .generated_rows = 16, .generated_rows_16 = 2    \
   }
 static const kva_target rows[] = {ROW("sm_80", 0, 163, 92), ROW("sm_86", 0, 99, 92), ROW("sm_89", 0, 99, 92),
                                   ROW("sm_90", SINCE_90, 99, 92),

@@ -37,6 +37,8 @@ typedef struct kva_target {
   uint32_t registers;   /* GPU: 32-bit registers of a multiprocessor */
   uint32_t shared_bytes; /* GPU: limit of shared memory per block */
   uint32_t row_bytes;    /* GPU: shared memory that a block may use to keep a long row */
+  int generated_rows;    /* GPU: products of so many rows of floats take no longer generated than in the library */
+  int generated_rows_16; /* the same of 16-bit types (docs/gpu-results.md) */
   /* Choices, not facts. */
   bool library_gemm; /* GPU: plain matrix products are calls of the device's library */
   bool bf16x3_gemm;  /* CPU with AMX: matrix products of float take it, each float as three bf16 */

@@ -14,15 +14,17 @@ kva_matmul_shape kva_matmul_get(const kva_node *n);
 enum { KVA_FEW_ROWS = 8 };
 /* Products of so many rows, or more, with a constant read it from panels that are made once (passes/layout_products.c);
  * their sums have the order of those with other operands. */
-enum { KVA_PANEL_ROWS = 9 };
+enum { KVA_PANEL_ROWS = KVA_FEW_ROWS + 1 };
 /* The product as a GPU's library computes it: `batch` row-major products of float types, with strides between matrices
  * in elements (0: one shared matrix). See kva_gemm_desc. */
 typedef struct kva_matmul_plain {
   kva_dim batch, m, n, k, step_a, step_b, step_d;
   bool transpose_a, transpose_b;
 } kva_matmul_plain;
-/* False: not such a product (integers, double, an operand shared by a part of the batch), or one of few rows with one
- * matrix, which is better generated. */
+/* False: not such a product (integers, double, an operand shared by a part of the batch). */
 bool kva_matmul_get_plain(kva_module *m, const kva_node *n, kva_matmul_plain *out);
+/* Whether code for t leaves n to the device's library: such a product, but not one of few rows with one matrix, which
+ * takes no longer generated, and then with what is fused into it. */
+bool kva_matmul_is_for_library(const kva_target *t, const kva_node *n);
 
 #endif

@@ -21,13 +21,6 @@ static bool batch_step(kva_module *m, const kva_type *t, const kva_type *c, kva_
   return all || none;
 }
 
-/* So few rows that a kernel which reads b once takes no longer than the library, and what it fuses is left over: on an
- * H100, docs/gpu-results.md. */
-static bool is_few_rows(const kva_matmul_plain *p, kva_dtype t) {
-  int64_t rows, most = t == KVA_F32 ? 16 : 2;
-  return kva_expr_is(p->batch, 1) && kva_expr_is_const(p->m, &rows) && rows <= most;
-}
-
 bool kva_matmul_get_plain(kva_module *m, const kva_node *n, kva_matmul_plain *out) {
   const kva_type *a = kva_operand_type(n, 0), *b = kva_operand_type(n, 1), *c = n->results[0].type;
   if (!kva_is(n, KVA_OP_matmul) || !is_library_dtype(a->dtype)) return false;
@@ -36,10 +29,19 @@ bool kva_matmul_get_plain(kva_module *m, const kva_node *n, kva_matmul_plain *ou
   *out = (kva_matmul_plain){one, s.M, s.N, s.K, zero, zero, zero, s.transpose_a, s.transpose_b};
   if (b->rank == 2 && !s.transpose_a) { /* the batch is more rows */
     out->m = kva_shape_product(m->exprs, a->rank - 1, a->dims);
-    return !is_few_rows(out, a->dtype);
+    return true;
   }
   out->batch = kva_shape_product(m->exprs, c->rank - 2, c->dims);
   out->step_d = kva_expr_mul(m->exprs, s.M, s.N);
   return batch_step(m, a, c, kva_expr_mul(m->exprs, s.M, s.K), &out->step_a) &&
          batch_step(m, b, c, kva_expr_mul(m->exprs, s.K, s.N), &out->step_b);
+}
+
+bool kva_matmul_is_for_library(const kva_target *t, const kva_node *n) {
+  kva_matmul_plain plain;
+  int64_t rows;
+  if (!t->library_gemm || !kva_is(n, KVA_OP_matmul) || !kva_matmul_get_plain(n->graph->module, n, &plain)) return false;
+  int64_t generated = kva_operand_type(n, 0)->dtype == KVA_F32 ? t->generated_rows : t->generated_rows_16;
+  bool one = kva_expr_is(plain.batch, 1) && !plain.transpose_a;
+  return !(one && kva_expr_is_const(plain.m, &rows) && rows <= generated);
 }

@@ -194,9 +194,7 @@ static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g
 
 /* A product that stays outside of groups, for the device's library. */
 static bool is_for_library(const fuse *f, const kva_node *n) {
-  kva_matmul_plain plain;
-  return f->options->target && f->options->target->library_gemm && kva_is(n, KVA_OP_matmul) &&
-         kva_matmul_get_plain(f->m, n, &plain);
+  return f->options->target && kva_matmul_is_for_library(f->options->target, n);
 }
 
 bool kva_fuse_used_outside(const fuse *f, const kva_node *p, const group *g) {

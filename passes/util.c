@@ -108,9 +108,10 @@ kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_re
   return fresh;
 }
 
-/* Of a loop whose number of iterations is given; else 1. */
+/* Of a loop whose number of iterations is given, and that no condition ends before; else 1. */
 static double trips_of(const kva_node *n, const kva_sizes *s) {
-  const kva_dim trips = kva_is(n, KVA_OP_loop) ? ((const kva_loop_attrs *)n->attrs)->trips : NULL;
+  bool counted = kva_is(n, KVA_OP_loop) && !kva_operand(n, 1);
+  kva_dim trips = counted ? ((const kva_loop_attrs *)n->attrs)->trips : NULL;
   int64_t times = 1;
   return trips && kva_expr_eval(trips, s->lookup, s->user, &times) ? (double)times : 1;
 }

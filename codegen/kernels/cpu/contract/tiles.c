@@ -20,11 +20,13 @@
  * depth of a slice is a multiple of them, and accumulators are the registers of the dialect. */
 #include "codegen/kernels/cpu/contract/tile.h"
 #include "ir/dialect_amx.h"
+#include "ops/ids.h"
 
 enum {
   MAX_UNROLLED_TAPS = 8,
   RUN = 16,        /* steps that are transposed together */
   SHORT_ROW = 512, /* columns */
+  AHEAD = 4096,    /* bytes that are packed in the time that memory takes */
 };
 
 /* ---- state of a work item ---------------------------------------------------------------------------------------- */
@@ -52,12 +54,27 @@ kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_co
   return kva_k_select(x->kb, inside, v, kva_k_const(x->kb, v->dtype, 0));
 }
 
+/* Bytes from what a step packs of an operand to what a later step packs (kva_kb.ahead). A step packs part of a row of
+ * the matrix, which is too short for a CPU to see the next row's part coming. `row`: elements from one step to the
+ * next. `packed`: elements that a step packs. 0: the distance is not known, or the matrix is in the caches. */
+static int64_t bytes_to_later(const kva_tile *x, uint32_t operand, kva_dim row, int64_t packed) {
+  const kva_contraction *c = x->c;
+  const kva_value *v = kva_operand(c->n, operand);
+  int64_t length, all, size = kva_dtype_bits(v->type->dtype) / 8;
+  if (!kva_is(c->n, KVA_OP_matmul) || c->l->computes(c->l, v) || !size || !kva_expr_is_const(row, &length)) return 0;
+  bool known = kva_expr_is_const(kva_expr_mul(x->e, kva_expr_mul(x->e, c->batch, c->depth), row), &all);
+  if (known && all * size <= c->l->target->l2_bytes / 4) return 0;
+  return kva_ceil_div(AHEAD, packed * size) * length * size;
+}
+
 /* The columns lie on one line. */
 static void pack_straight(const kva_tile *x, kva_contract_at *at, const kva_expr *base) {
   kva_tile_element_fn element = x->factor_block ? x->c->b_rest : x->c->b;
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, x->segment), "j");
-  kva_k_store(x->kb, x->packed, kva_tile_plus(x, base, j->var),
-              kva_tile_element(x, element, at, kva_tile_plus(x, x->col0, j->var)));
+  x->kb->ahead = bytes_to_later(x, 1, x->c->line, x->together ? x->t.panels * x->segment : x->segment);
+  kva_kval v = kva_tile_element(x, element, at, kva_tile_plus(x, x->col0, j->var));
+  x->kb->ahead = 0;
+  kva_k_store(x->kb, x->packed, kva_tile_plus(x, base, j->var), v);
   kva_k_loop_end(x->kb, j);
 }
 
@@ -251,7 +268,10 @@ static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *sli
                         .lead = kva_tile_num(x, 0),
                         .row = kva_tile_plus(x, row, r->var),
                         .tap = kva_tile_num(x, 0)};
-  kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k->var, r->var), x->c->a(x->c, &at));
+  x->kb->ahead = bytes_to_later(x, 0, x->c->rows, x->t.tiles * x->t.tile_rows);
+  kva_kval v = x->c->a(x->c, &at);
+  x->kb->ahead = 0;
+  kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k->var, r->var), v);
   kva_k_loop_end(x->kb, r);
   kva_k_loop_end(x->kb, i);
   kva_k_loop_end(x->kb, k);

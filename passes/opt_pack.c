@@ -4,18 +4,18 @@
  * PANEL columns that lie one behind the other (kv.join_panels): a product of few rows then reads memory in order. Codes
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
  * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
- * which become bytes. Constant matrices of floats whose memory is spare are put into panels, too, if some product with
- * them has few rows, and others more, or none is transposed. Else matmul<transpose_b>(x, w) with constant w of floats
- * becomes a product with w transposed, unless all products with w have few rows: those read w along the depth as well
- * as along its columns. Likewise matrices of bytes; a CPU with AMX gets those for many rows in panels whose words are
- * four bytes of a column (codegen/kernels/cpu/contract/amx.c copies them). Filters of bytes get four channels side by
- * side, the factor of one step (codegen/kernels/any/contract/words.c), and channels of zeros where their number is no
- * multiple of four: the image then has such channels, too.
+ * which become bytes. Constant matrices of floats whose memory can be given back go into panels, too, if a product
+ * with them has few rows, or an unknown number. Else matmul<transpose_b>(x, w) with constant w of floats
+ * becomes a product with w transposed. Products of few rows read w along the depth as well as along its columns: if
+ * there are no others, a transposed w stays. Likewise matrices of bytes; a CPU with AMX gets those for many rows in
+ * panels whose words are four bytes of a column (codegen/kernels/cpu/contract/amx.c copies them). Filters of bytes get
+ * four channels side by side, the factor of one step (codegen/kernels/any/contract/words.c), and channels of zeros
+ * where their number is no multiple of four: the image then has such channels, too.
  *
  * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation;
  * codes whose rows are looked up, too (embeddings that are the output layer), stay for that as they are, beside the new
- * ones. Constants of several functions that share their data share the new data, too. Memory of codes that is spare is
- * given back as soon as it has been read, where nothing else reads it: the model is in memory once. Requires: folding
+ * ones. Constants of several functions that share their data share the new data, too. Memory that is spare, or that of
+ * a file, is given back as soon as it has been read: the model is in memory once. Requires: folding
  * of constants before, none behind, which would undo it. Breaks: nothing. */
 #include "ir/dialect_amx.h"
 #include "ops/codes.h"
@@ -31,10 +31,9 @@ typedef struct packing {
   const kva_target *target;
   char *room; /* for panels */
   size_t room_left, next_room;
-  kva_map *done;      /* data and orientation -> kva_tensor_data * */
-  kva_map *many_rows; /* data of operands of products of more than a few rows, or of an unknown number */
-  kva_map *few_rows;  /* data of operands of products of a few */
-  kva_map *read;      /* data of constants -> a number for how they are read, see reading_of */
+  kva_map *done; /* data and orientation -> kva_tensor_data * */
+  kva_map *rows; /* data of operands of products -> of how many rows these are, see rows_read */
+  kva_map *read; /* data of constants -> a number for how they are read, see reading_of */
 } packing;
 
 /* ---- constants --------------------------------------------------------------------------------------------------- */
@@ -70,14 +69,13 @@ static void *memory_for(packing *p, size_t bytes) {
   return data;
 }
 
-/* Room for the panels of a matrix that is made of constant `from`; zero. */
-static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, int64_t rows,
-                       int64_t columns) {
+/* Room for a matrix in panels that is made of constant `from`; zero. */
+static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, kva_panels matrix) {
   done_key key = {from->data, form};
-  panels out = {.to = kva_map_get(p->done, &key, sizeof key), .form = {rows, columns, PANEL}};
+  panels out = {.to = kva_map_get(p->done, &key, sizeof key), .form = matrix};
   out.known = out.to != NULL;
   if (out.known) return out;
-  int64_t dims[] = {(columns + PANEL - 1) / PANEL, rows, PANEL};
+  int64_t dims[] = {(matrix.columns + matrix.width - 1) / matrix.width, matrix.rows, matrix.width};
   kva_tensor_data *to = out.to = KVA_NEW(p->m->arena, kva_tensor_data);
   *to = (kva_tensor_data){.dtype = t, .rank = 3, .dims = kva_arena_memdup(p->m->arena, dims, sizeof dims)};
   bool fits = kva_dtype_bytes(t, dims[0] * dims[1] * dims[2], &to->bytes);
@@ -96,16 +94,33 @@ static uintptr_t reading(const packing *p, const kva_tensor_data *t) {
   return (uintptr_t)kva_map_get(p->read, &t->data, sizeof t->data);
 }
 
-/* The new data have been made of t, for all of its readers. */
+/* The numbers of rows of the products with a constant. */
+enum { FEW_ROWS = 1, MANY_ROWS = 2, UNKNOWN_ROWS = 4 };
+
+static uintptr_t rows_read(const packing *p, const kva_tensor_data *t) {
+  return (uintptr_t)kva_map_get(p->rows, &t->data, sizeof t->data);
+}
+
+/* Columns of a panel. The widest tile reads panels of its width where they lie (codegen/kernels/cpu/contract/tiles.c),
+ * and products of few rows read long rows fastest. */
+static int64_t width_of_floats(const packing *p, const kva_tensor_data *t) {
+  enum { MANY_REGISTERS = 32 };
+  if (!p->target || rows_read(p, t) & FEW_ROWS) return PANEL;
+  return (p->target->vector_registers >= MANY_REGISTERS ? 4 : 2) * kva_target_lanes(p->target, KVA_F32);
+}
+
+/* The new data have been made of t, for all of its readers. Pages of a file come back for others. */
 static void release(const packing *p, const kva_tensor_data *t) {
-  if (t->spare && reading(p, t) != READ_DIFFERENTLY) kva_pages_release(t->data, (size_t)t->bytes);
+  bool spare = t->spare && reading(p, t) != READ_DIFFERENTLY;
+  if (spare || t->mapped) kva_pages_release(t->data, (size_t)t->bytes);
 }
 
 /* Codes of fewer than 8 bits as words along K. */
 static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, bool transposed) {
   int64_t depth = q->dims[transposed], columns = q->dims[!transposed], bits = kva_dtype_bits(q->dtype);
   int64_t per = WORD_BITS / bits, step_k = transposed ? 1 : columns, step_n = transposed ? depth : 1;
-  panels out = room_for(p, q, FORM_WORDS | transposed, KVA_U32, (depth + per - 1) / per, columns);
+  kva_panels matrix = {(depth + per - 1) / per, columns, PANEL};
+  panels out = room_for(p, q, FORM_WORDS | transposed, KVA_U32, matrix);
   if (out.known) return out.to;
   const uint8_t *from = q->data;
   uint32_t *words = (uint32_t *)(uintptr_t)out.to->data, mask = (1u << bits) - 1;
@@ -126,7 +141,7 @@ static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, boo
 static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, bool transposed) {
   kva_dtype type = kva_dtype_bits(t->dtype) >= 8 ? t->dtype : kva_dtype_is_unsigned(t->dtype) ? KVA_U8 : KVA_I8;
   int64_t rows = t->dims[transposed], columns = t->dims[!transposed];
-  panels out = room_for(p, t, FORM_BYTES | transposed, type, rows, columns);
+  panels out = room_for(p, t, FORM_BYTES | transposed, type, (kva_panels){rows, columns, PANEL});
   void *data = (void *)(uintptr_t)out.to->data;
   for (int64_t i = 0; !out.known && i < rows * columns; i++) {
     int64_t from = transposed ? i % columns * rows + i / columns : i;
@@ -143,7 +158,7 @@ static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, boo
 /* A matrix of bytes [K, N] as [N / PANEL, K / WORD, PANEL, WORD]. */
 static const kva_tensor_data *to_columns(packing *p, const kva_tensor_data *t, bool transposed) {
   int64_t depth = t->dims[transposed], columns = t->dims[!transposed];
-  panels out = room_for(p, t, FORM_COLUMNS | transposed, t->dtype, depth, columns);
+  panels out = room_for(p, t, FORM_COLUMNS | transposed, t->dtype, (kva_panels){depth, columns, PANEL});
   if (out.known) return out.to;
   int64_t dims[] = {columns / PANEL, depth / WORD, PANEL, WORD}, step_k = transposed ? 1 : columns,
           step_n = transposed ? depth : 1;
@@ -160,7 +175,8 @@ static const kva_tensor_data *to_columns(packing *p, const kva_tensor_data *t, b
 
 /* A matrix of floats. */
 static const kva_tensor_data *to_floats(packing *p, const kva_tensor_data *t, bool transposed) {
-  panels out = room_for(p, t, FORM_FLOATS | transposed, t->dtype, t->dims[transposed], t->dims[!transposed]);
+  kva_panels matrix = {t->dims[transposed], t->dims[!transposed], width_of_floats(p, t)};
+  panels out = room_for(p, t, FORM_FLOATS | transposed, t->dtype, matrix);
   size_t size = (size_t)kva_dtype_bits(t->dtype) / 8;
   if (out.known) return out.to;
   kva_panels_fill(&out.form, (void *)(uintptr_t)out.to->data, t->data, size, transposed);
@@ -385,11 +401,12 @@ static const kva_tensor_data *transposed_weights(const kva_node *n) {
   return read_by_products(&n->results[0], &transposed) && transposed ? t : NULL;
 }
 
-static bool has_few_rows(kva_module *m, const kva_node *product) {
+static uintptr_t rows_of(kva_module *m, const kva_node *product) {
   int64_t results, columns;
   const kva_type *t = product->results[0].type;
-  return kva_expr_is_const(kva_type_elements(m, t), &results) && kva_expr_is_const(t->dims[t->rank - 1], &columns) &&
-         results <= KVA_FEW_ROWS * columns;
+  if (!kva_expr_is_const(kva_type_elements(m, t), &results) || !kva_expr_is_const(t->dims[t->rank - 1], &columns))
+    return UNKNOWN_ROWS;
+  return results <= KVA_FEW_ROWS * columns ? FEW_ROWS : MANY_ROWS;
 }
 
 /* The constant matrix of bytes that products, and they alone, read; NULL: n is none. */
@@ -404,28 +421,37 @@ static void note_rows(packing *p, const kva_node *n) {
   if (!t) t = transposed_weights(n);
   if (!t) t = bytes_of(n, &transposed);
   for (const kva_use *u = t ? n->results[0].uses : NULL; u; u = u->next)
-    kva_map_set(has_few_rows(p->m, u->user) ? p->few_rows : p->many_rows, &t->data, sizeof t->data, p);
+    kva_map_set(p->rows, &t->data, sizeof t->data, (void *)(rows_read(p, t) | rows_of(p->m, u->user)));
 }
 
-/* Panels of few columns would be mostly air. Data that cannot be given back would be in memory twice. */
+/* Products of a few rows, or of an unknown number, read panels, if AMX does not copy the elements anyway. Data that
+ * cannot be given back would be in memory twice; pages of a file can, but few rows are not worth reading all of it. */
+static bool are_read_in_panels(const packing *p, const kva_tensor_data *t) {
+  uintptr_t rows = rows_read(p, t);
+  bool copied = p->target && p->target->bf16x3_gemm;
+  bool unknown = rows & UNKNOWN_ROWS && t->dtype == KVA_F32 && !copied;
+  return (rows & FEW_ROWS && t->spare) || (unknown && (t->spare || t->mapped));
+}
+
+/* Panels of few columns would be mostly air. */
 static bool wants_panels(const packing *p, const kva_node *n, bool *out_transposed) {
   const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], out_transposed) : NULL;
-  if (!t || !t->spare || !kva_map_get(p->few_rows, &t->data, sizeof t->data)) return false;
-  int64_t columns = t->dims[!*out_transposed];
-  bool dense = columns >= 4 * PANEL || (columns > 0 && columns % PANEL == 0);
-  return dense && (!*out_transposed || kva_map_get(p->many_rows, &t->data, sizeof t->data));
+  if (!t || !are_read_in_panels(p, t)) return false;
+  int64_t columns = t->dims[!*out_transposed], width = width_of_floats(p, t);
+  bool dense = columns >= 4 * width || (columns > 0 && columns % width == 0);
+  return dense && (!*out_transposed || rows_read(p, t) != FEW_ROWS);
 }
 
 static bool wants_transposition(const packing *p, const kva_node *n) {
   const kva_tensor_data *t = transposed_weights(n);
-  return t && kva_map_get(p->many_rows, &t->data, sizeof t->data);
+  return t && rows_read(p, t) != FEW_ROWS;
 }
 
 static bool wants_columns(const packing *p, const kva_node *n, bool *out_transposed) {
   enum { STEP = KVA_AMX_WORDS * WORD };
   const kva_tensor_data *t = bytes_of(n, out_transposed);
   if (!t || !p->target || !kva_target_has(p->target, KVA_TARGET_AMX)) return false;
-  if (kva_map_get(p->few_rows, &t->data, sizeof t->data)) return false;
+  if (rows_read(p, t) & FEW_ROWS) return false;
   int64_t depth = t->dims[*out_transposed], columns = t->dims[!*out_transposed];
   return depth > 0 && depth % STEP == 0 && columns > 0 && columns % PANEL == 0;
 }
@@ -494,8 +520,7 @@ kva_status kva_opt_pack(kva_module *m, const kva_pass_options *options, bool *ch
                .target = options->target,
                .next_room = FIRST_ROOM,
                .done = kva_map_create(scratch),
-               .many_rows = kva_map_create(scratch),
-               .few_rows = kva_map_create(scratch),
+               .rows = kva_map_create(scratch),
                .read = kva_map_create(scratch)};
   kva_graphs graphs = kva_program_graphs(m, scratch);
   for (uint32_t g = 0; g < graphs.len; g++) note_readings(&p, graphs.data[g]);

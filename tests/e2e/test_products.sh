@@ -33,3 +33,31 @@ compare 3 9 1024 1000
 compare 4 15 640 1600
 compare 9 31 512 2000
 compare 11 64 3072 96
+
+# compare_unknown DEPTH COLUMNS ROWS...: tiles and the loops for few rows read constants in panels, whose number of rows
+# they learn from an input, and give the bits of products with states, and of those with as many rows as the model says.
+compare_unknown() {
+  local dir=$work/unknown-$1-$2 depth=$1
+  mkdir "$dir"
+  printf 'model m (float[M, %s] x) => (float[M, %s] y) {\n  param float[%s, %s] w ~ normal(0.1)\n  y = kv.tanh(kv.matmul(x, w) * 0.1)\n}\n' \
+    "$1" "$2" "$1" "$2" >"$dir/m.kv"
+  expect 0 export "$dir/m.kv" --seed 5 -o "$dir/m.onnx"
+  expect 0 opt "$dir/m.onnx" --passes=optimize,prepare
+  says "kv.join_panels"
+  shift 2
+  for rows in "$@"; do
+    printf 'model x (float[%s, %s] x) => (float[%s, %s] y) {\n  y = x\n}\n' "$rows" "$depth" "$rows" "$depth" >"$dir/x.kv"
+    expect 0 run "$dir/x.kv" --seed "$rows" -o "$dir/x"
+    expect 0 run "$dir/m.kv" --seed 5 -i "x=$dir/x/y.npy" -o "$dir/state"
+    expect 0 run "$dir/m.onnx" -i "x=$dir/x/y.npy" --threads 1 -o "$dir/one"
+    expect 0 run "$dir/m.onnx" -i "x=$dir/x/y.npy" --threads 3 -o "$dir/three"
+    expect 0 run "$dir/m.onnx" -i "x=$dir/x/y.npy" --pin "M=$rows" -o "$dir/pinned"
+    for other in one three pinned; do
+      cmp "$dir/state/y.npy" "$dir/$other/y.npy" || fail "$rows rows of depth $depth differ: $other"
+    done
+  done
+}
+
+compare_unknown 80 256 1 2 7 8 9 50
+# Several slices of the depth; the last panel is not whole.
+compare_unknown 3000 1000 5 13 70

@@ -116,14 +116,14 @@ static const kva_tensor_data *find_floats(void *user, const char *name) {
   return strcmp(name, "w") ? NULL : &w;
 }
 
-/* The product w of x, of `rows` rows, and of z, of any number, after pass pack. */
-static kva_module *pack_floats(kva_diag *diag, const char *rows, bool transposed, bool *changed) {
+/* The products of w and x, of `rows` rows, and of w and z, of `others`, after pass pack. */
+static kva_module *pack_floats(kva_diag *diag, const char *rows, const char *others, bool transposed, bool *changed) {
   char model[600];
   const char *product = transposed ? "kv.matmul <transpose_b = true>" : "kv.matmul";
   snprintf(model, sizeof model,
-           "model test (float[%s, 256] x, float[M, 256] z) => (float[%s, 256] y, float[M, 256] u) {\n"
+           "model test (float[%s, 256] x, float[%s, 256] z) => (float[%s, 256] y, float[%s, 256] u) {\n"
            "  param float[256, 256] w ~ normal(1)\n  y = %s (x, w)\n  u = %s (z, w)\n}\n",
-           rows, rows, product, product);
+           rows, others, rows, others, product, product);
   kva_module *m = NULL;
   int64_t used;
   assert_int_equal(kva_load_text(model, "test", NULL, diag, &m), KVA_OK);
@@ -143,10 +143,10 @@ static const float *constant_under(kva_module *m, kva_op_id op) {
   return ((const kva_constant_attrs *)def->attrs)->value->data;
 }
 
-static void check_panels(bool transposed) {
+static void check_panels(const char *rows, bool transposed) {
   kva_diag *diag = kva_diag_create();
   bool changed;
-  kva_module *m = pack_floats(diag, "2", transposed, &changed);
+  kva_module *m = pack_floats(diag, rows, "9", transposed, &changed);
   assert_true(changed);
   const float *panels = constant_under(m, KVA_OP_join_panels);
   for (int row = 0; row < N; row++)
@@ -160,15 +160,21 @@ static void check_panels(bool transposed) {
 
 static void few_rows_read_panels(void **state) {
   (void)state;
-  check_panels(false);
-  check_panels(true);
+  check_panels("2", false);
+  check_panels("2", true);
+}
+
+static void unknown_rows_read_panels(void **state) {
+  (void)state;
+  check_panels("M", false);
+  check_panels("M", true);
 }
 
 static void many_rows_read_matrices(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();
   bool changed;
-  kva_module *m = pack_floats(diag, "9", false, &changed);
+  kva_module *m = pack_floats(diag, "9", "16", false, &changed);
   assert_false(changed);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
@@ -199,9 +205,12 @@ static void parts_leave_data(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(codes_are_given_back),          cmocka_unit_test(codes_with_other_readers_stay),
-      cmocka_unit_test(codes_that_are_looked_up_stay), cmocka_unit_test(few_rows_read_panels),
-      cmocka_unit_test(many_rows_read_matrices),       cmocka_unit_test(parts_leave_data)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(codes_are_given_back),
+                                     cmocka_unit_test(codes_with_other_readers_stay),
+                                     cmocka_unit_test(codes_that_are_looked_up_stay),
+                                     cmocka_unit_test(few_rows_read_panels),
+                                     cmocka_unit_test(unknown_rows_read_panels),
+                                     cmocka_unit_test(many_rows_read_matrices),
+                                     cmocka_unit_test(parts_leave_data)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

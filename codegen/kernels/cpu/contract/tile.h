@@ -37,6 +37,7 @@ typedef struct kva_tile {
   kva_dim columns, all_tiles, all_panels;
   bool one_slice; /* the sums start at 0 in registers */
   bool together;  /* all panels of an item are packed before the first is multiplied, row by row of b */
+  bool in_place;  /* b is read where it lies, in panels */
   bool by_tile;   /* the block is that of one tile, whose results leave before the next one's are made */
   const kva_expr *batch, *first_tile, *first_panel; /* of the item */
   const kva_expr *tiles;                            /* of the item */

@@ -9,7 +9,8 @@
  *
  * with the accumulators in registers: (tile_rows + 1) * vectors + 1 of them fit the register file. If one slice is the
  * whole depth, a tile goes through the fused epilogue to memory while it is in L1; else accumulators are stored in a
- * local block between slices, which takes that way after the last one. Every element is one sum in the order of (k,
+ * local block between slices, which takes that way after the last one. A constant b that lies in panels of the tile's
+ * width is read there. Every element is one sum in the order of (k,
  * lead, tap), whatever the thread count, the tile and the slices. Where steps have a factor in common (quantised
  * weights), the panel is packed without it, and accumulators are added to the block times the factor.
  *
@@ -360,12 +361,27 @@ static kva_kval factor_a(const kva_tile *x, const kva_expr *r, const step *s) {
   return c->a(c, &at);
 }
 
+static kva_kval packed_b(const kva_tile *x, const kva_expr *j, const step *s) {
+  const kva_expr *moved = kva_tile_times(x, s->tap, x->c->spread), *stride = kva_tile_num(x, x->c->stride);
+  const kva_expr *from = kva_tile_segment(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
+  return kva_k_load(x->kb, x->packed, kva_tile_plus(x, kva_tile_plus(x, from, kva_expr_div(x->e, moved, stride)), j));
+}
+
+/* Panels are whole in memory, those past the last column, too. */
+static kva_kval panel_element(const kva_tile *x, const kva_expr *j, const step *s) {
+  const kva_expr *zero = kva_tile_num(x, 0);
+  kva_contract_at at = {.batch = x->batch,
+                        .k = kva_tile_plus(x, s->k0, s->k),
+                        .lead = zero,
+                        .phase = zero,
+                        .line = zero,
+                        .position = kva_tile_plus(x, x->col0, j)};
+  return x->c->b(x->c, &at);
+}
+
 static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   const kva_contraction *c = x->c;
-  const kva_expr *moved = kva_tile_times(x, s->tap, c->spread), *stride = kva_tile_num(x, c->stride);
-  const kva_expr *from = kva_tile_segment(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
-  kva_kval b =
-      kva_k_load(x->kb, x->packed, kva_tile_plus(x, kva_tile_plus(x, from, kva_expr_div(x->e, moved, stride)), j));
+  kva_kval b = x->in_place ? panel_element(x, j, s) : packed_b(x, j, s);
   kva_kval acc = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
 }
@@ -492,7 +508,7 @@ static void over_panels(const kva_tile *x, panel_body body, const kva_expr *k0, 
 }
 
 static void multiply_panel(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
-  if (!x->together) pack(x, k0, slice);
+  if (!x->together && !x->in_place) pack(x, k0, slice);
   multiply_slice(x, k0, slice);
 }
 
@@ -562,6 +578,13 @@ const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
   return kva_contract_refuses(&c);
 }
 
+/* Of wider panels a tile would read a part of each row. */
+static bool is_in_place(const kva_tile *x) {
+  const kva_contraction *c = x->c;
+  bool as_stored = !c->words && !c->amx && !x->factor_block && kva_operand_type(c->n, 1)->dtype == c->type;
+  return as_stored && c->panel == x->t.panel;
+}
+
 static kva_tile tile_of(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   kva_tile x = {.c = c,
@@ -579,7 +602,9 @@ static kva_tile tile_of(const kva_contraction *c) {
   x.panel_packed =
       c->amx ? x.t.depth / kva_contract_amx_depth(c) * kva_amx_step(c) : x.t.depth * c->leads * x.phases * x.segment;
   int64_t panels = x.together ? x.t.panels : 1;
-  x.packed = c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels);
+  x.in_place = is_in_place(&x);
+  if (!x.in_place)
+    x.packed = c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
   if (x.factor_block && c->b_zero) {
     x.zeros = kva_k_local(kb, "zeros", c->type, x.t.depth / x.factor_block * x.t.panel);

@@ -125,27 +125,25 @@ void kva_attention_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile_turn_page(&s, f.key0);
   kva_query_tile_multiply(&s, &(kva_query_tile_product){.out = f.p,
                                                         .in = f.q,
-                                                        .rows = s.block,
-                                                        .depth = s.a.D,
+                                                        .channels = s.a.D,
                                                         .head = s.h_kv,
                                                         .operand = KVA_ATTENTION_K,
-                                                        .far = f.key0,
+                                                        .far = &keys,
                                                         .by_row = true,
                                                         .clear = true});
-  kva_query_tile_each(&s, 1, copy_max, &f);
-  kva_query_tile_each(&s, s.block, score_and_max, &f);
-  kva_query_tile_each(&s, 1, rescale_sum, &f);
-  kva_query_tile_each(&s, s.block, exponentials, &f);
+  kva_query_tile_each(&s, num(&s, 1), copy_max, &f);
+  kva_query_tile_each(&s, keys.n, score_and_max, &f);
+  kva_query_tile_each(&s, num(&s, 1), rescale_sum, &f);
+  kva_query_tile_each(&s, keys.n, exponentials, &f);
   kva_query_tile_multiply(&s, &(kva_query_tile_product){.out = f.y,
                                                         .in = f.p,
-                                                        .rows = s.a.D_v,
-                                                        .depth = s.block,
+                                                        .channels = s.a.D_v,
                                                         .head = s.h_kv,
                                                         .operand = KVA_ATTENTION_V,
-                                                        .far = f.key0,
+                                                        .far = &keys,
                                                         .rescale = f.rescale});
   kva_k_loop_end(l->kb, keys.loop);
-  kva_query_tile_each(&s, 1, finish_rows, &f);
+  kva_query_tile_each(&s, num(&s, 1), finish_rows, &f);
   kva_query_tile_unpack(&s, f.y, 0, s.h, s.a.D_v, 1, f.rescale);
   if (n->n_results > 1) store_lse(&s, &f);
   kva_k_loop_end(l->kb, g);
@@ -226,32 +224,25 @@ void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
   b.far0 = keys.first;
   kva_query_tile_product scores = {.out = b.p,
                                    .in = q,
-                                   .rows = s.block,
-                                   .depth = s.a.D,
+                                   .channels = s.a.D,
                                    .operand = KVA_ATTENTION_K,
                                    .head = s.h_kv,
-                                   .far = b.far0,
+                                   .far = &keys,
                                    .by_row = true,
                                    .clear = true};
   kva_query_tile_product dp = {.out = b.dp,
                                .in = dy,
-                               .rows = s.block,
-                               .depth = s.a.D_v,
+                               .channels = s.a.D_v,
                                .operand = KVA_ATTENTION_V,
                                .head = s.h_kv,
-                               .far = b.far0,
+                               .far = &keys,
                                .by_row = true,
                                .clear = true};
-  kva_query_tile_product add_dq = {.out = dq,
-                                   .in = b.dp,
-                                   .rows = s.a.D,
-                                   .depth = s.block,
-                                   .operand = KVA_ATTENTION_K,
-                                   .head = s.h_kv,
-                                   .far = b.far0};
+  kva_query_tile_product add_dq = {
+      .out = dq, .in = b.dp, .channels = s.a.D, .operand = KVA_ATTENTION_K, .head = s.h_kv, .far = &keys};
   kva_query_tile_multiply(&s, &scores);
   kva_query_tile_multiply(&s, &dp);
-  kva_query_tile_each(&s, s.block, differentiate_key_row, &b);
+  kva_query_tile_each(&s, keys.n, differentiate_key_row, &b);
   kva_query_tile_multiply(&s, &add_dq);
   kva_k_loop_end(l->kb, keys.loop);
   kva_query_tile_unpack(&s, dq, 0, s.h, s.a.D, s.a.attrs.scale, NULL);
@@ -264,39 +255,27 @@ static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, k
   load_query_rows(s, b, b->far0, s->block);
   kva_query_tile_product scores = {.out = b->p,
                                    .in = k,
-                                   .rows = s->block,
-                                   .depth = s->a.D,
+                                   .channels = s->a.D,
                                    .operand = KVA_ATTENTION_Q,
                                    .head = s->h,
-                                   .far = b->far0,
+                                   .far = &queries,
                                    .by_row = true,
                                    .clear = true};
   kva_query_tile_product dp = {.out = b->dp,
                                .in = v,
-                               .rows = s->block,
-                               .depth = s->a.D_v,
+                               .channels = s->a.D_v,
                                .operand = KVA_ATTENTION_DY,
                                .head = s->h,
-                               .far = b->far0,
+                               .far = &queries,
                                .by_row = true,
                                .clear = true};
-  kva_query_tile_product add_dv = {.out = dv,
-                                   .in = b->p,
-                                   .rows = s->a.D_v,
-                                   .depth = s->block,
-                                   .operand = KVA_ATTENTION_DY,
-                                   .head = s->h,
-                                   .far = b->far0};
-  kva_query_tile_product add_dk = {.out = dk,
-                                   .in = b->dp,
-                                   .rows = s->a.D,
-                                   .depth = s->block,
-                                   .operand = KVA_ATTENTION_Q,
-                                   .head = s->h,
-                                   .far = b->far0};
+  kva_query_tile_product add_dv = {
+      .out = dv, .in = b->p, .channels = s->a.D_v, .operand = KVA_ATTENTION_DY, .head = s->h, .far = &queries};
+  kva_query_tile_product add_dk = {
+      .out = dk, .in = b->dp, .channels = s->a.D, .operand = KVA_ATTENTION_Q, .head = s->h, .far = &queries};
   kva_query_tile_multiply(s, &scores);
   kva_query_tile_multiply(s, &dp);
-  kva_query_tile_each(s, s->block, differentiate_query_row, b);
+  kva_query_tile_each(s, queries.n, differentiate_query_row, b);
   kva_query_tile_multiply(s, &add_dv);
   kva_query_tile_multiply(s, &add_dk);
   kva_k_loop_end(s->kb, queries.loop);

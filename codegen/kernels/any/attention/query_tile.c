@@ -11,12 +11,23 @@ static const kva_expr *plus(const kva_query_tile *s, const kva_expr *a, const kv
   return kva_expr_add(s->kb->exprs, a, b);
 }
 
+/* Vectors of a query tile: those past the edge cost as much as others, narrow tiles read the far operand more often. */
+static int64_t choose_vectors(const kva_query_tile *s, int64_t lanes) {
+  static const double cycles[] = {[1] = 1.12, [2] = 2.06, [4] = 4};
+  int64_t extent, most = s->l->target->vector_registers >= 32 ? 4 : 2, best = most;
+  double least = INFINITY;
+  if (!kva_expr_is_const(s->extent, &extent)) return most;
+  for (int64_t v = most; v >= 1; v /= 2) {
+    double all = cycles[v] * (double)((extent + v * lanes - 1) / (v * lanes));
+    if (all < least) least = all, best = v;
+  }
+  return best;
+}
+
 /* Register tile: 16 accumulators of 32 registers hide the latency of a multiply-add on every port. */
 static void choose_sizes(kva_query_tile *s) {
-  int64_t lanes = kva_target_lanes(s->l->target, s->t), extent;
-  int64_t vectors = s->l->target->vector_registers >= 32 ? 4 : 2, accumulators = 4 * vectors;
-  if (kva_expr_is_const(s->extent, &extent))
-    while (vectors > 1 && extent <= lanes * (vectors / 2)) vectors /= 2;
+  int64_t lanes = kva_target_lanes(s->l->target, s->t), vectors = choose_vectors(s, lanes);
+  int64_t accumulators = s->l->target->vector_registers >= 32 ? 16 : 8;
   s->width = lanes * vectors;
   s->rows = accumulators / vectors > 8 ? 8 : accumulators / vectors;
   s->block = KVA_ATTENTION_BLOCK;
@@ -69,6 +80,8 @@ kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *b
   const kva_expr *n = kva_expr_max(c, num(s, 0), kva_expr_sub(c, kva_expr_ceildiv(c, end, block), skipped));
   kva_far_loop f = {.loop = kva_k_loop_begin(s->kb, KVA_K_SERIAL, n, "block")};
   f.first = kva_expr_muli(c, plus(s, skipped, f.loop->var), s->block);
+  bool whole = s->l->target->kind == KVA_TARGET_GPU || kva_expr_is(kva_expr_mod(c, end, block), 0);
+  f.n = whole ? block : kva_expr_min(c, block, kva_expr_sub(c, end, f.first));
   return f;
 }
 
@@ -110,8 +123,8 @@ const kva_expr *kva_query_tile_at(const kva_query_tile *s, const kva_expr *r, co
   return plus(s, kva_expr_muli(s->kb->exprs, r, s->width), lane);
 }
 
-void kva_query_tile_each(const kva_query_tile *s, int64_t rows, kva_query_tile_body body, void *user) {
-  kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, rows), "r");
+void kva_query_tile_each(const kva_query_tile *s, const kva_expr *rows, kva_query_tile_body body, void *user) {
+  kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_SERIAL, rows, "r");
   kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->width), "lane");
   body(s, r->var, lane->var, user);
   kva_k_loop_end(s->kb, lane);
@@ -129,7 +142,7 @@ static void fill_element(const kva_query_tile *s, const kva_expr *r, const kva_e
 }
 
 void kva_query_tile_fill(const kva_query_tile *s, kva_kbuf *m, int64_t rows, double v) {
-  kva_query_tile_each(s, rows, fill_element, &(fill){m, kva_query_tile_const(s, v)});
+  kva_query_tile_each(s, num(s, rows), fill_element, &(fill){m, kva_query_tile_const(s, v)});
 }
 
 /* ---- between memory and query tiles ------------------------------------------------------------------------------ */
@@ -224,7 +237,7 @@ static void finish_tile(const kva_query_tile *s, const tile *t, const kva_expr *
 static void multiply_add(const kva_query_tile *s, const tile *t, const kva_expr *r, const kva_expr *lane) {
   const kva_query_tile_product *p = t->p;
   const kva_expr *row = plus(s, t->first_row, r);
-  const kva_expr *at = kva_query_tile_clamp_far(s, plus(s, p->far, p->by_row ? row : t->k));
+  const kva_expr *at = kva_query_tile_clamp_far(s, plus(s, p->far->first, p->by_row ? row : t->k));
   kva_kval x = kva_query_tile_far(s, p->operand, p->head, at, p->by_row ? t->k : row);
   kva_kval y = kva_k_load(s->kb, p->in, kva_query_tile_at(s, t->k, lane));
   kva_kval acc = kva_k_load(s->kb, s->acc, kva_query_tile_at(s, r, lane));
@@ -232,11 +245,12 @@ static void multiply_add(const kva_query_tile *s, const tile *t, const kva_expr 
 }
 
 void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_product *p) {
-  tile t = {.p = p, .rows = tile_rows(s, p->rows)};
-  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, p->rows / t.rows), "i");
+  tile t = {.p = p, .rows = tile_rows(s, p->by_row ? s->block : p->channels)};
+  const kva_expr *rows = p->by_row ? p->far->n : num(s, p->channels);
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, kva_expr_ceildiv(s->kb->exprs, rows, num(s, t.rows)), "i");
   t.first_row = kva_expr_muli(s->kb->exprs, i->var, t.rows);
   over_tile(s, &t, start_tile);
-  kva_kloop *k = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, p->depth), "k");
+  kva_kloop *k = kva_k_loop_begin(s->kb, KVA_K_SERIAL, p->by_row ? num(s, p->channels) : p->far->n, "k");
   t.k = k->var;
   over_tile(s, &t, multiply_add);
   kva_k_loop_end(s->kb, k);

@@ -51,6 +51,7 @@ void kva_query_tile_start_at_position(kva_query_tile *s);
 typedef struct kva_far_loop {
   kva_kloop *loop;
   const kva_expr *first; /* position of the block */
+  const kva_expr *n;     /* positions of it: those before the end; on a GPU as many as in other blocks */
 } kva_far_loop;
 kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end);
 /* The one over the keys that some query of the tile may see, and where these end. */
@@ -64,9 +65,9 @@ void kva_query_tile_turn_page(kva_query_tile *s, const kva_expr *far);
 kva_kbuf *kva_query_tile_matrix(const kva_query_tile *s, const char *name, int64_t rows);
 const kva_expr *kva_query_tile_at(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane);
 
-/* body(row, lane) for all rows, with lanes in vectors. */
+/* body(row, lane) for so many rows, with lanes in vectors. */
 typedef void (*kva_query_tile_body)(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user);
-void kva_query_tile_each(const kva_query_tile *s, int64_t rows, kva_query_tile_body body, void *user);
+void kva_query_tile_each(const kva_query_tile *s, const kva_expr *rows, kva_query_tile_body body, void *user);
 void kva_query_tile_fill(const kva_query_tile *s, kva_kbuf *m, int64_t rows, double v);
 
 /* m[d][lane] = factor * operand[b, h or h_kv, first + lane, d]; 0 past the edge. */
@@ -82,14 +83,16 @@ kva_kval kva_query_tile_far(const kva_query_tile *s, uint32_t operand, const kva
 /* A position of the far axis, at most the last one. */
 const kva_expr *kva_query_tile_clamp_far(const kva_query_tile *s, const kva_expr *at);
 
-/* One matrix product: out[r][lane] (+)= sum_{k < depth} operand(r, k) * in[k][lane], where operand(r, k) is element
- * [b, head, far + r, k] (by_row) or [b, head, far + k, r] of `operand`; positions past the far edge read the last one.
- */
+/* One matrix product: out[r][lane] (+)= sum_k operand(r, k) * in[k][lane], where operand(r, k) is element
+ * [b, head, far + r, k] (by_row) or [b, head, far + k, r] of `operand`, for the positions of a far block and for all
+ * `channels` of the operand. Rows of `out` are made in whole register tiles: those past the far edge read the last
+ * position. */
 typedef struct kva_query_tile_product {
   kva_kbuf *out, *in;
-  int64_t rows, depth;
+  int64_t channels;
   uint32_t operand;
-  const kva_expr *head, *far;
+  const kva_expr *head;
+  const kva_far_loop *far;
   bool by_row;
   bool clear;        /* start from 0 instead of out */
   kva_kbuf *rescale; /* or from out * rescale[lane]; NULL: from out */

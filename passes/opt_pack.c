@@ -5,18 +5,19 @@
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
  * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
  * which become bytes. Constant matrices of floats whose memory can be given back go into panels, too, if a product
- * with them has few rows, or an unknown number. Else matmul<transpose_b>(x, w) with constant w of floats
- * becomes a product with w transposed. Products of few rows read w along the depth as well as along its columns: if
- * there are no others, a transposed w stays. Likewise matrices of bytes; a CPU with AMX gets those for many rows in
- * panels whose words are four bytes of a column (codegen/kernels/cpu/contract/amx.c copies them). Filters of bytes get
- * four channels side by side, the factor of one step (codegen/kernels/any/contract/words.c), and channels of zeros
- * where their number is no multiple of four: the image then has such channels, too.
+ * with them has few rows, or an unknown number. Else matmul<transpose_b>(x, w) with constant w of floats becomes a
+ * product with w transposed. Products of few rows read w along the depth as well as along its columns: if there are no
+ * others, a transposed w stays. Matrices of bytes whose products take words of four steps
+ * (codegen/kernels/any/contract/words.c) are such words, in panels; others are transposed like floats. A CPU with AMX
+ * gets those for many rows in panels whose words are four bytes of a column (codegen/kernels/cpu/contract/amx.c copies
+ * them). Filters of bytes get four channels side by side, the factor of one step, and channels of zeros where their
+ * number is no multiple of four: the image then has such channels, too.
  *
  * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation;
  * codes whose rows are looked up, too (embeddings that are the output layer), stay for that as they are, beside the new
- * ones. Constants of several functions that share their data share the new data, too. Memory that is spare, or that of
- * a file, is given back as soon as it has been read: the model is in memory once. Requires: folding
- * of constants before, none behind, which would undo it. Breaks: nothing. */
+ * ones. Constants of several functions that share their data share the new data, too. Memory that is spare, or a
+ * file's, is given back as soon as it has been read: the model is in memory once. Requires: folding of constants
+ * before, none behind, which would undo it. Breaks: nothing. */
 #include "ir/dialect_amx.h"
 #include "ops/codes.h"
 #include "ops/matmul.h"
@@ -101,12 +102,16 @@ static uintptr_t rows_read(const packing *p, const kva_tensor_data *t) {
   return (uintptr_t)kva_map_get(p->rows, &t->data, sizeof t->data);
 }
 
-/* Columns of a panel. The widest tile reads panels of its width where they lie (codegen/kernels/cpu/contract/tiles.c),
- * and products of few rows read long rows fastest. */
-static int64_t width_of_floats(const packing *p, const kva_tensor_data *t) {
+/* Columns of a panel that the widest tile reads where it lies (codegen/kernels/cpu/contract/tiles.c). */
+static int64_t width_of_tile(const packing *p) {
   enum { MANY_REGISTERS = 32 };
-  if (!p->target || rows_read(p, t) & FEW_ROWS) return PANEL;
+  if (!p->target) return PANEL;
   return (p->target->vector_registers >= MANY_REGISTERS ? 4 : 2) * kva_target_lanes(p->target, KVA_F32);
+}
+
+/* Products of few rows read long rows of panels fastest. */
+static int64_t width_of_floats(const packing *p, const kva_tensor_data *t) {
+  return rows_read(p, t) & FEW_ROWS ? PANEL : width_of_tile(p);
 }
 
 /* The new data have been made of t, for all of its readers. Pages of a file come back for others. */
@@ -134,6 +139,27 @@ static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, boo
       words[kva_panels_place(&out.form, w, n)] = word;
     }
   release(p, q);
+  return out.to;
+}
+
+/* A matrix of bytes as words along K, which fill them. */
+static const kva_tensor_data *to_byte_words(packing *p, const kva_tensor_data *t, bool transposed) {
+  int64_t depth = t->dims[transposed], columns = t->dims[!transposed], step_k = transposed ? 1 : columns,
+          step_n = transposed ? depth : 1;
+  kva_panels matrix = {depth / WORD, columns, width_of_tile(p)};
+  panels out = room_for(p, t, FORM_WORDS | transposed, KVA_U32, matrix);
+  if (out.known) return out.to;
+  uint32_t *words = (uint32_t *)(uintptr_t)out.to->data;
+  for (int64_t n0 = 0; n0 < columns; n0 += matrix.width)
+    for (int64_t w = 0; w < matrix.rows; w++) {
+      const uint8_t *from = (const uint8_t *)t->data + w * WORD * step_k + n0 * step_n;
+      uint32_t *to = words + kva_panels_place(&matrix, w, n0);
+      int64_t here = columns - n0 < matrix.width ? columns - n0 : matrix.width;
+      for (int64_t n = 0; n < here; n++, from += step_n)
+        to[n] =
+            from[0] | (uint32_t)from[step_k] << 8 | (uint32_t)from[2 * step_k] << 16 | (uint32_t)from[3 * step_k] << 24;
+    }
+  release(p, t);
   return out.to;
 }
 
@@ -288,13 +314,17 @@ static kva_value *joined(kva_builder *b, const kva_tensor_data *t, int64_t colum
   return kva_build(b, KVA_OP_join_panels, 1, &x, &attrs);
 }
 
+/* Words of a matrix [K, N] as its elements. */
+static kva_value *unpacked(kva_builder *b, const kva_tensor_data *words, const kva_tensor_data *q, bool transposed) {
+  kva_unpack_attrs attrs = {.extent = kva_expr_const(b->m->exprs, q->dims[transposed]), .to = q->dtype};
+  kva_value *x = joined(b, words, q->dims[!transposed]);
+  return kva_build(b, KVA_OP_unpack, 1, &x, &attrs);
+}
+
 static kva_value *codes(packing *p, kva_builder *b, const kva_node *n, bool transposed) {
   const kva_tensor_data *q = kva_constant_of(kva_operand(n, 0));
-  int64_t depth = q->dims[transposed], columns = q->dims[!transposed];
-  if (kva_dtype_bits(q->dtype) >= 8) return joined(b, to_bytes(p, q, transposed), columns);
-  kva_unpack_attrs attrs = {.extent = kva_expr_const(p->m->exprs, depth), .to = q->dtype};
-  kva_value *words = joined(b, to_words(p, q, transposed), columns);
-  return kva_build(b, KVA_OP_unpack, 1, &words, &attrs);
+  if (kva_dtype_bits(q->dtype) >= 8) return joined(b, to_bytes(p, q, transposed), q->dims[!transposed]);
+  return unpacked(b, to_words(p, q, transposed), q, transposed);
 }
 
 /* A scale or zero point; scalars stay. */
@@ -456,6 +486,25 @@ static bool wants_columns(const packing *p, const kva_node *n, bool *out_transpo
   return depth > 0 && depth % STEP == 0 && columns > 0 && columns % PANEL == 0;
 }
 
+/* Products of bytes of one sign and the other take words of four steps (codegen/kernels/any/contract/words.c). */
+static bool are_by_words(const kva_value *v) {
+  for (const kva_use *u = v->uses; u; u = u->next)
+    if (!kva_are_of_both_signs(kva_operand_type(u->user, 0)->dtype, v->type->dtype)) return false;
+  return true;
+}
+
+/* Kernels that multiply words by one instruction read them where they lie: without it words are taken apart, which pays
+ * for a few rows. AMX takes more of them in an order of its own. Steps past the depth are no part of the last word. */
+static bool wants_words(const packing *p, const kva_node *n, bool *out_transposed) {
+  enum { FAST = KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED };
+  const kva_tensor_data *t = bytes_of(n, out_transposed);
+  if (!t || !(t->spare || t->mapped) || !are_by_words(&n->results[0])) return false;
+  bool many = p->target && rows_read(p, t) != FEW_ROWS;
+  if (many && (!(p->target->features & FAST) || kva_target_has(p->target, KVA_TARGET_AMX))) return false;
+  int64_t depth = t->dims[*out_transposed], columns = t->dims[!*out_transposed], width = width_of_tile(p);
+  return depth > 0 && depth % WORD == 0 && (columns >= 4 * width || (columns > 0 && columns % width == 0));
+}
+
 /* Products read y, which is not transposed, instead of n's result. */
 static void replace_matrix(packing *p, kva_node *n, kva_value *y, bool transposed) {
   y->name = n->results[0].name;
@@ -470,6 +519,12 @@ static void pack_columns(packing *p, kva_node *n, bool transposed) {
   kva_builder b = kva_builder_before(p->m, n);
   const kva_tensor_data *t = kva_constant_of(&n->results[0]);
   replace_matrix(p, n, joined(&b, to_columns(p, t, transposed), t->dims[!transposed]), transposed);
+}
+
+static void pack_words(packing *p, kva_node *n, bool transposed) {
+  kva_builder b = kva_builder_before(p->m, n);
+  const kva_tensor_data *t = kva_constant_of(&n->results[0]);
+  replace_matrix(p, n, unpacked(&b, to_byte_words(p, t, transposed), t, transposed), transposed);
 }
 
 static void transpose_constant(packing *p, kva_node *n) {
@@ -497,6 +552,8 @@ static bool change_node(packing *p, kva_node *n) {
     pack_floats(p, n, transposed);
   else if (wants_columns(p, n, &transposed))
     pack_columns(p, n, transposed);
+  else if (wants_words(p, n, &transposed))
+    pack_words(p, n, transposed);
   else if (wants_transposition(p, n))
     transpose_constant(p, n);
   else if (is_candidate(n, &transposed))

@@ -34,30 +34,38 @@ compare 4 15 640 1600
 compare 9 31 512 2000
 compare 11 64 3072 96
 
-# compare_unknown DEPTH COLUMNS ROWS...: tiles and the loops for few rows read constants in panels, whose number of rows
-# they learn from an input, and give the bits of products with states, and of those with as many rows as the model says.
+# compare_unknown TYPE DEPTH COLUMNS ROWS...: tiles and the loops for few rows read constants in panels, bytes in words of
+# four steps. Products whose number of rows an input tells give the bits of those with states, and of those with as many
+# rows as the model says.
 compare_unknown() {
-  local dir=$work/unknown-$1-$2 depth=$1
+  local dir=$work/unknown-$1-$2-$3 type=$1 depth=$2
+  local result=float weights=float spread=0.1 product='kv.tanh(kv.matmul(x, w) * 0.1)' input=u
+  if [ "$type" = uint8 ]; then
+    result=int32 weights=int8 spread=40 product='kv.matmul <to = int32> (x, w)' input='kv.cast <to = uint8> (kv.abs(u) * 60)'
+  fi
   mkdir "$dir"
-  printf 'model m (float[M, %s] x) => (float[M, %s] y) {\n  param float[%s, %s] w ~ normal(0.1)\n  y = kv.tanh(kv.matmul(x, w) * 0.1)\n}\n' \
-    "$1" "$2" "$1" "$2" >"$dir/m.kv"
+  printf 'model m (%s[M, %s] x) => (%s[M, %s] y) {\n  param %s[%s, %s] w ~ normal(%s)\n  y = %s\n}\n' \
+    "$type" "$depth" "$result" "$3" "$weights" "$depth" "$3" "$spread" "$product" >"$dir/m.kv"
   expect 0 export "$dir/m.kv" --seed 5 -o "$dir/m.onnx"
   expect 0 opt "$dir/m.onnx" --passes=optimize,prepare
-  says "kv.join_panels"
-  shift 2
+  [ "$type" = uint8 ] || says "kv.join_panels" # bytes: where one instruction multiplies words
+  shift 3
   for rows in "$@"; do
-    printf 'model x (float[%s, %s] x) => (float[%s, %s] y) {\n  y = x\n}\n' "$rows" "$depth" "$rows" "$depth" >"$dir/x.kv"
+    printf 'model x (float[%s, %s] u) => (%s[%s, %s] y) {\n  y = %s\n}\n' \
+      "$rows" "$depth" "$type" "$rows" "$depth" "$input" >"$dir/x.kv"
     expect 0 run "$dir/x.kv" --seed "$rows" -o "$dir/x"
     expect 0 run "$dir/m.kv" --seed 5 -i "x=$dir/x/y.npy" -o "$dir/state"
     expect 0 run "$dir/m.onnx" -i "x=$dir/x/y.npy" --threads 1 -o "$dir/one"
     expect 0 run "$dir/m.onnx" -i "x=$dir/x/y.npy" --threads 3 -o "$dir/three"
     expect 0 run "$dir/m.onnx" -i "x=$dir/x/y.npy" --pin "M=$rows" -o "$dir/pinned"
     for other in one three pinned; do
-      cmp "$dir/state/y.npy" "$dir/$other/y.npy" || fail "$rows rows of depth $depth differ: $other"
+      cmp "$dir/state/y.npy" "$dir/$other/y.npy" || fail "$rows rows of depth $depth differ: $type, $other"
     done
   done
 }
 
-compare_unknown 80 256 1 2 7 8 9 50
+compare_unknown float 80 256 1 2 7 8 9 50
 # Several slices of the depth; the last panel is not whole.
-compare_unknown 3000 1000 5 13 70
+compare_unknown float 3000 1000 5 13 70
+compare_unknown uint8 80 256 1 2 7 8 9 50
+compare_unknown uint8 3000 1000 5 13 70

@@ -1,5 +1,6 @@
 /* Weights are in memory once: what pass pack has read is given back, unless something else reads it. Matrices of floats
- * go into panels where products of few rows read them. */
+ * go into panels where products of few rows read them, or of an unknown number, and matrices of bytes where words are
+ * multiplied. */
 #include "passes/passes_internal.h"
 #include "passes/tune.h"
 #include "tools/driver/driver.h"
@@ -180,6 +181,68 @@ static void many_rows_read_matrices(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+static const kva_tensor_data *find_bytes(void *user, const char *name) {
+  static const int64_t dims[] = {N, N};
+  static uint8_t bytes[N * N];
+  static const kva_tensor_data w = {.dtype = KVA_I8, .rank = 2, .dims = dims, .data = bytes, .bytes = sizeof bytes};
+  (void)user;
+  for (int i = 0; i < N * N; i++) bytes[i] = (uint8_t)(i * 7 / 3);
+  return strcmp(name, "w") ? NULL : &w;
+}
+
+/* The product of x, of this type, and int8 w after pass pack. */
+static kva_module *pack_bytes(kva_diag *diag, const char *type, bool transposed, bool *changed) {
+  char model[400];
+  snprintf(model, sizeof model,
+           "model test (%s[M, 256] x) => (int32[M, 256] y) {\n  param int8[256, 256] w ~ normal(1)\n"
+           "  y = kv.matmul <to = int32%s> (x, w)\n}\n",
+           type, transposed ? ", transpose_b = true" : "");
+  kva_module *m = NULL;
+  int64_t used;
+  assert_int_equal(kva_load_text(model, "test", NULL, diag, &m), KVA_OK);
+  assert_int_equal(kva_set_weights(m, find_bytes, NULL, &used), KVA_OK);
+  assert_int_equal(kva_set_constant(m, m->states.data[0], m->states.data[0]->data), KVA_OK);
+  *changed = false;
+  assert_int_equal(kva_run_pass(m, KVA_PASS_pack, &(kva_pass_options){0}, changed), KVA_OK);
+  return m;
+}
+
+static void check_words(bool transposed) {
+  kva_diag *diag = kva_diag_create();
+  bool changed;
+  kva_module *m = pack_bytes(diag, "uint8", transposed, &changed);
+  assert_true(changed);
+  const kva_node *def = first_of(m, KVA_OP_join_panels)->operands[0].value->def;
+  const uint32_t *words = ((const kva_constant_attrs *)def->attrs)->value->data;
+  for (int row = 0; row < N; row++)
+    for (int column = 0; column < N; column++) {
+      uint32_t word = words[(column / 64 * (N / 4) + row / 4) * 64 + column % 64];
+      int at = transposed ? column * N + row : row * N + column;
+      assert_int_equal(word >> row % 4 * 8 & 0xff, (uint8_t)(at * 7 / 3));
+    }
+  assert_true(kva_is(kva_operand(first_of(m, KVA_OP_matmul), 1)->def, KVA_OP_unpack));
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void products_of_both_signs_read_words(void **state) {
+  (void)state;
+  check_words(false);
+  check_words(true);
+}
+
+static void products_of_one_sign_read_bytes(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  bool changed;
+  kva_module *m = pack_bytes(diag, "int8", false, &changed);
+  assert_false(changed);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 /* A part of a module borrows its data, which are not its to give back. */
 static void parts_leave_data(void **state) {
   (void)state;
@@ -211,6 +274,8 @@ int main(void) {
                                      cmocka_unit_test(few_rows_read_panels),
                                      cmocka_unit_test(unknown_rows_read_panels),
                                      cmocka_unit_test(many_rows_read_matrices),
+                                     cmocka_unit_test(products_of_both_signs_read_words),
+                                     cmocka_unit_test(products_of_one_sign_read_bytes),
                                      cmocka_unit_test(parts_leave_data)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

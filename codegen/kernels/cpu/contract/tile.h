@@ -22,6 +22,8 @@ int64_t kva_tiling_phases(const kva_contraction *c);
 /* Whether rows of a are packed, too; whether all panels of an item are before the first is multiplied. */
 bool kva_tiling_packs_a(const kva_contraction *c);
 bool kva_tiling_packs_together(const kva_contraction *c, const kva_tiling *t);
+/* Whether b is not packed: tiles are as wide as its panels and read them. */
+bool kva_tiling_in_place(const kva_contraction *c);
 
 /* ---- tiles.c ----------------------------------------------------------------------------------------------------- */
 

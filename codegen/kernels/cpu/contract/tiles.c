@@ -9,10 +9,10 @@
  *
  * with the accumulators in registers: (tile_rows + 1) * vectors + 1 of them fit the register file. If one slice is the
  * whole depth, a tile goes through the fused epilogue to memory while it is in L1; else accumulators are stored in a
- * local block between slices, which takes that way after the last one. A constant b that lies in panels of the tile's
- * width is read there. Every element is one sum in the order of (k,
+ * local block between slices, which takes that way after the last one. Every element is one sum in the order of (k,
  * lead, tap), whatever the thread count, the tile and the slices. Where steps have a factor in common (quantised
- * weights), the panel is packed without it, and accumulators are added to the block times the factor.
+ * weights), the panel is packed without it, and accumulators are added to the block times the factor. A constant b in
+ * panels of the tile's width is not packed: tiles read it where it lies.
  *
  * tiling.c chooses shapes. Positions after `used` are computed and discarded; packed values for positions after the
  * last line affect only those.
@@ -578,13 +578,6 @@ const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
   return kva_contract_refuses(&c);
 }
 
-/* Of wider panels a tile would read a part of each row. */
-static bool is_in_place(const kva_tile *x) {
-  const kva_contraction *c = x->c;
-  bool as_stored = !c->words && !c->amx && !x->factor_block && kva_operand_type(c->n, 1)->dtype == c->type;
-  return as_stored && c->panel == x->t.panel;
-}
-
 static kva_tile tile_of(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   kva_tile x = {.c = c,
@@ -602,7 +595,7 @@ static kva_tile tile_of(const kva_contraction *c) {
   x.panel_packed =
       c->amx ? x.t.depth / kva_contract_amx_depth(c) * kva_amx_step(c) : x.t.depth * c->leads * x.phases * x.segment;
   int64_t panels = x.together ? x.t.panels : 1;
-  x.in_place = is_in_place(&x);
+  x.in_place = kva_tiling_in_place(c);
   if (!x.in_place)
     x.packed = c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);

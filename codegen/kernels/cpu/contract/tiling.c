@@ -4,6 +4,7 @@
  * large, but every core gets several. */
 #include "codegen/kernels/cpu/contract/tile.h"
 #include "ir/dialect_amx.h"
+#include "ops/ids.h"
 
 #include <math.h>
 
@@ -93,11 +94,25 @@ static double tiles_cycles(const kva_contraction *c, const extents *n, int64_t c
   return n->rows ? cycles * (double)kva_ceil_div(n->rows, rows) : cycles / (double)rows;
 }
 
-/* The widest and highest tile among the fastest. Where columns are a multiple of a symbol, as the positions of a batch
- * of images are: for those of one. */
+static int64_t widest_tile(const kva_contraction *c) {
+  return c->l->target->vector_registers >= 32 ? 4 : c->panel ? 2 : 3;
+}
+
+/* Memory of b has panels that are no wider than a tile, of elements or words as products take them: others are made
+ * once a block of rows, when it is packed. */
+bool kva_tiling_in_place(const kva_contraction *c) {
+  const kva_value *b = kva_operand(c->n, 1);
+  bool words = c->words && c->type == KVA_I32 && b->def && kva_is(b->def, KVA_OP_unpack);
+  bool elements = !c->words && b->type->dtype == c->type && b->def && kva_is(b->def, KVA_OP_join_panels);
+  int64_t lanes = kva_target_lanes(c->l->target, c->type);
+  if (!c->panel || c->amx || !(words || elements)) return false;
+  return c->panel % lanes == 0 && c->panel <= widest_tile(c) * lanes;
+}
+
+/* The widest and highest tile among the fastest; as wide as panels that it reads in place. Where columns are a multiple
+ * of a symbol, as the positions of a batch of images are: for those of one. */
 static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *t) {
-  int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers;
-  int64_t columns = n->columns, widest = registers >= 32 ? 4 : c->panel ? 2 : 3;
+  int64_t lanes = kva_target_lanes(c->l->target, c->type), columns = n->columns, widest = widest_tile(c);
   double least = INFINITY;
   if (c->amx) {
     *t = (kva_tiling){.vectors = KVA_AMX_BLOCK / lanes, .panel = KVA_AMX_BLOCK, .tile_rows = KVA_AMX_BLOCK};
@@ -108,6 +123,7 @@ static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *
     columns = widest * lanes;
   for (int64_t v = widest; v >= 1; v--) {
     if (v > 1 && c->panel % (v * lanes)) continue; /* vectors would cross panels of memory */
+    if (kva_tiling_in_place(c) && v * lanes != c->panel) continue;
     int64_t most = kva_contract_most_rows(c->l->target, v);
     if (n->rows && n->rows < most) most = n->rows;
     for (int64_t r = most; r >= 1 && (r == most || (n->rows && 2 * r >= most)); r--) {

@@ -5,7 +5,8 @@
  *                                                               streams. Rows unrolled; groups of them in a loop
  *                                                               around j if their number is not known
  *                        of panels, which are one stream, the sums of some rows stay in registers and memory is read
- *                        strictly in order: twice as fast as by vectors that are a step apart
+ *                        strictly in order: twice as fast as by vectors that are a step apart. Panels are whole in
+ *                        memory, those past the last column, too
  *                        steps with a factor in common are summed up apart and added times the factor
  *   depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled in
  *                                                               registers */
@@ -107,11 +108,6 @@ static const kva_expr *columns_here(const skinny *x) {
 
 /* ---- columns contiguous ------------------------------------------------------------------------------------------ */
 
-/* Panels are whole in memory, those past the last column, too. */
-static const kva_expr *columns_in_memory(const skinny *x) {
-  return x->c->panel ? num(x, x->panel) : columns_here(x);
-}
-
 /* Rows in groups, and the last one of a group, too, if it does not exist. */
 static const kva_expr *rows_in_groups(const skinny *x) {
   if (x->known) return num(x, x->rows);
@@ -122,7 +118,7 @@ static const kva_expr *rows_in_groups(const skinny *x) {
 static void start_block(const skinny *x, const kva_expr *k0) {
   kva_kloop *r = kva_k_loop_begin(x->kb, x->known ? KVA_K_UNROLL : KVA_K_SERIAL, rows_in_groups(x), "r");
   kva_kval sum = sum_of_a(x, r->var, k0);
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_in_memory(x), "j");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
   kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
   kva_k_store(x->kb, x->sums, block_at(x, r->var, j->var), kva_k2(x->kb, KVA_K_mul, x->c->b_zero(x->c, &where), sum));
   kva_k_loop_end(x->kb, j);
@@ -148,7 +144,7 @@ static kva_kval add_products(const skinny *x, kva_kval sum, const kva_expr *row,
 /* Adds steps k0 .. k0 + n - 1 to the sums of `rows` rows. Code is short where it is there beside that of tiles: vectors
  * of a panel are not unrolled then. */
 static void add_group(const skinny *x, const kva_expr *first_row, int64_t rows, const kva_expr *k0, int64_t n) {
-  const kva_expr *columns = columns_in_memory(x), *first = num(x, 0);
+  const kva_expr *columns = columns_here(x), *first = num(x, 0);
   kva_kloop *v = NULL;
   int64_t panel;
   if (!x->known && kva_expr_is_const(columns, &panel) && panel % x->lanes == 0) {
@@ -199,7 +195,7 @@ static void add_block(const skinny *x, const kva_expr *k0, const kva_expr *n) {
     clear_sums(x, x->sums);
   add_steps(x, k0, n);
   kva_kloop *r = kva_k_loop_begin(x->kb, x->known ? KVA_K_UNROLL : KVA_K_SERIAL, x->c->rows, "r");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_in_memory(x), "j");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
   const kva_expr *at = block_at(x, r->var, j->var);
   kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
   kva_kval factor = x->c->b_factor(x->c, &where), sum = kva_k_load(x->kb, x->sums, at);
@@ -226,8 +222,13 @@ static void multiply_along_columns(const skinny *x) {
 
 /* Rows `first` .. first + n - 1, at once. */
 typedef struct few {
-  int64_t first, n;
+  const kva_expr *first;
+  int64_t n;
 } few;
+
+static const kva_expr *row_of(const skinny *x, few rows, int64_t r) {
+  return kva_expr_addi(x->e, rows.first, r);
+}
 
 static const kva_expr *sum_at(const skinny *x, int64_t r, const kva_expr *j) {
   return plus(x, num(x, r * x->panel), j);
@@ -245,7 +246,7 @@ static kva_kval ahead_of(const skinny *x, kva_kval (*element)(const kva_contract
 /* Begins with 0, or for a block of steps from k0 on with the zero point that they have in common. */
 static void clear_registers(const skinny *x, few rows, const kva_expr *k0) {
   for (int64_t r = 0; r < rows.n; r++) {
-    kva_kval sum = x->c->b_zero && x->factor_block ? sum_of_a(x, num(x, rows.first + r), k0) : NULL;
+    kva_kval sum = x->c->b_zero && x->factor_block ? sum_of_a(x, row_of(x, rows, r), k0) : NULL;
     kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
     kva_kval start =
         sum ? kva_k2(x->kb, KVA_K_mul, ahead_of(x, x->c->b_zero, k0, j->var), sum) : kva_k_const(x->kb, x->c->type, 0);
@@ -261,7 +262,7 @@ static void add_step_of_panel(const skinny *x, few rows, const kva_expr *k) {
   x->kb->ahead = 0;
   for (int64_t r = 0; r < rows.n; r++) {
     const kva_expr *at = sum_at(x, r, j->var);
-    kva_kval a = factor_a(x, num(x, rows.first + r), k), sum = kva_k_load(x->kb, x->acc, at);
+    kva_kval a = factor_a(x, row_of(x, rows, r), k), sum = kva_k_load(x->kb, x->acc, at);
     kva_k_store(x->kb, x->acc, at, kva_contract_multiply(x->c, a, b, sum));
   }
   kva_k_loop_end(x->kb, j);
@@ -283,7 +284,7 @@ static void add_steps_of_panel(const skinny *x, few rows, const kva_expr *k0, co
 static void add_registers(const skinny *x, few rows, const kva_expr *k0) {
   for (int64_t r = 0; r < rows.n; r++) {
     kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
-    const kva_expr *at = block_at(x, num(x, rows.first + r), j->var);
+    const kva_expr *at = block_at(x, row_of(x, rows, r), j->var);
     kva_kval sum = kva_k_load(x->kb, x->acc, sum_at(x, r, j->var));
     if (x->factor_block) {
       kva_kval factor = ahead_of(x, x->c->b_factor, k0, j->var);
@@ -315,8 +316,13 @@ static void multiply_panel(const skinny *x, few rows) {
 
 static void multiply_panels(const skinny *x) {
   if (x->factor_block) clear_sums(x, x->block);
-  for (int64_t r = 0; r < x->rows; r += x->together)
-    multiply_panel(x, (few){r, r + x->together < x->rows ? x->together : x->rows - r});
+  for (int64_t r = 0; x->known && r < x->rows; r += x->together)
+    multiply_panel(x, (few){num(x, r), r + x->together < x->rows ? x->together : x->rows - r});
+  if (x->known) return;
+  const kva_expr *groups = kva_expr_ceildiv(x->e, x->c->rows, num(x, x->together));
+  kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_SERIAL, groups, "g");
+  multiply_panel(x, (few){kva_expr_muli(x->e, g->var, x->together), x->together});
+  kva_k_loop_end(x->kb, g);
 }
 
 /* ---- depth contiguous -------------------------------------------------------------------------------------------- */
@@ -402,7 +408,7 @@ static skinny skinny_of(const kva_contraction *c) {
   x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;
   while (x.panel % x.group) x.group--;
   int64_t sums = c->l->target->vector_registers / 2 * x.lanes / x.panel; /* the others hold factors */
-  x.together = sums > 1 ? sums : 1;
+  x.together = !x.known ? ROWS_AT_ONCE : sums > 1 ? sums : 1;
   x.steps = c->panel && x.known && x.rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
   x.factor_block = kva_contract_block(c);
   return x;
@@ -420,13 +426,13 @@ const kva_expr *kva_skinny_items(const kva_contraction *c) {
 void kva_skinny_emit_item(const kva_contraction *c, const kva_expr *item) {
   skinny x = skinny_of(c);
   x.block = x.sums = kva_k_local(x.kb, "sums", c->type, x.rows * x.panel);
-  if (x.factor_block && !(c->panel && x.known)) x.sums = kva_k_local(x.kb, "part", c->type, x.rows * x.panel);
+  if (x.factor_block && !c->panel) x.sums = kva_k_local(x.kb, "part", c->type, x.rows * x.panel);
   x.col0 = kva_expr_muli(x.e, kva_expr_mod(x.e, item, panels_of(&x)), x.panel);
   x.batch = kva_expr_div(x.e, item, panels_of(&x));
   if (c->along_depth) {
     x.acc = kva_k_local(x.kb, "acc", c->type, x.rows * x.group * x.lanes);
     multiply_along_depth(&x);
-  } else if (c->panel && x.known) {
+  } else if (c->panel) {
     x.acc = kva_k_local(x.kb, "acc", c->type, x.together * x.panel);
     multiply_panels(&x);
   } else {

@@ -15,6 +15,10 @@ enum { KVA_FEW_ROWS = 8 };
 /* Products of so many rows, or more, with a constant read it from panels that are made once (passes/layout_products.c);
  * their sums have the order of those with other operands. */
 enum { KVA_PANEL_ROWS = KVA_FEW_ROWS + 1 };
+/* Vectors of a panel that the tiles of a CPU read where it lies (codegen/kernels/cpu/contract/tiling.c). */
+static inline int64_t kva_panel_vectors(const kva_target *t) {
+  return t->vector_registers >= 32 ? 4 : 2;
+}
 /* The product as a GPU's library computes it: `batch` row-major products of float types, with strides between matrices
  * in elements (0: one shared matrix). See kva_gemm_desc. */
 typedef struct kva_matmul_plain {

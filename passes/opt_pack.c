@@ -104,9 +104,7 @@ static uintptr_t rows_read(const packing *p, const kva_tensor_data *t) {
 
 /* Columns of a panel that the widest tile reads where it lies (codegen/kernels/cpu/contract/tiles.c). */
 static int64_t width_of_tile(const packing *p) {
-  enum { MANY_REGISTERS = 32 };
-  if (!p->target) return PANEL;
-  return (p->target->vector_registers >= MANY_REGISTERS ? 4 : 2) * kva_target_lanes(p->target, KVA_F32);
+  return p->target ? kva_panel_vectors(p->target) * kva_target_lanes(p->target, KVA_F32) : PANEL;
 }
 
 /* Products of few rows read long rows of panels fastest. */
@@ -282,7 +280,24 @@ static const kva_tensor_data *floats_of(const kva_value *v, bool *out_transposed
   return floats && def && read_by_products(&def->results[0], out_transposed) ? t : NULL;
 }
 
-enum { READ_AS_FLOATS = 16 }; /* with 1: transposed */
+static bool is_bytes(const kva_tensor_data *t) {
+  return t->dtype == KVA_I8 || t->dtype == KVA_U8;
+}
+
+/* The constant matrix of bytes that products, and they alone, read; NULL: n is none. */
+static const kva_tensor_data *bytes_of(const kva_node *n, bool *out_transposed) {
+  const kva_tensor_data *t = kva_is(n, KVA_OP_constant) ? kva_constant_of(&n->results[0]) : NULL;
+  return t && t->rank == 2 && is_bytes(t) && read_by_products(&n->results[0], out_transposed) ? t : NULL;
+}
+
+/* Products of bytes of one sign and the other take words of four steps (codegen/kernels/any/contract/words.c). */
+static bool are_by_words(const kva_value *v) {
+  for (const kva_use *u = v->uses; u; u = u->next)
+    if (!kva_are_of_both_signs(kva_operand_type(u->user, 0)->dtype, v->type->dtype)) return false;
+  return true;
+}
+
+enum { READ_AS_FLOATS = 16, READ_AS_WORDS = 32 }; /* with 1: transposed */
 
 /* How a user reads a constant: as which operand of a candidate, in which orientation. Lookups read the order that there
  * is. */
@@ -294,7 +309,8 @@ static uintptr_t reading_of(const kva_use *u) {
   }
   const kva_node *n = u->user;
   const kva_value *v = kva_is(n, KVA_OP_cast) ? &n->results[0] : kva_operand(n, u->index);
-  return floats_of(v, &transposed) ? READ_AS_FLOATS | transposed : READ_DIFFERENTLY;
+  if (floats_of(v, &transposed)) return READ_AS_FLOATS | transposed;
+  return v->def && bytes_of(v->def, &transposed) && are_by_words(v) ? READ_AS_WORDS | transposed : READ_DIFFERENTLY;
 }
 
 static void note_readings(packing *p, kva_graph *g) {
@@ -366,10 +382,6 @@ static void pack_node(packing *p, kva_node *n, bool transposed) {
 
 enum { FORM_FILTER = 16 };
 
-static bool is_bytes(const kva_tensor_data *t) {
-  return t->dtype == KVA_I8 || t->dtype == KVA_U8;
-}
-
 static int64_t taps_of(const kva_tensor_data *t) {
   int64_t taps = 1;
   for (uint32_t d = 2; d < t->rank; d++) taps *= t->dims[d];
@@ -439,12 +451,6 @@ static uintptr_t rows_of(kva_module *m, const kva_node *product) {
   return results <= KVA_FEW_ROWS * columns ? FEW_ROWS : MANY_ROWS;
 }
 
-/* The constant matrix of bytes that products, and they alone, read; NULL: n is none. */
-static const kva_tensor_data *bytes_of(const kva_node *n, bool *out_transposed) {
-  const kva_tensor_data *t = kva_is(n, KVA_OP_constant) ? kva_constant_of(&n->results[0]) : NULL;
-  return t && t->rank == 2 && is_bytes(t) && read_by_products(&n->results[0], out_transposed) ? t : NULL;
-}
-
 static void note_rows(packing *p, const kva_node *n) {
   bool transposed;
   const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], &transposed) : NULL;
@@ -464,12 +470,15 @@ static bool are_read_in_panels(const packing *p, const kva_tensor_data *t) {
 }
 
 /* Panels of few columns would be mostly air. */
+static bool fills_panels(int64_t columns, int64_t width) {
+  return columns >= 4 * width || (columns > 0 && columns % width == 0);
+}
+
 static bool wants_panels(const packing *p, const kva_node *n, bool *out_transposed) {
   const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], out_transposed) : NULL;
   if (!t || !are_read_in_panels(p, t)) return false;
-  int64_t columns = t->dims[!*out_transposed], width = width_of_floats(p, t);
-  bool dense = columns >= 4 * width || (columns > 0 && columns % width == 0);
-  return dense && (!*out_transposed || rows_read(p, t) != FEW_ROWS);
+  if (!fills_panels(t->dims[!*out_transposed], width_of_floats(p, t))) return false;
+  return !*out_transposed || rows_read(p, t) != FEW_ROWS;
 }
 
 static bool wants_transposition(const packing *p, const kva_node *n) {
@@ -486,13 +495,6 @@ static bool wants_columns(const packing *p, const kva_node *n, bool *out_transpo
   return depth > 0 && depth % STEP == 0 && columns > 0 && columns % PANEL == 0;
 }
 
-/* Products of bytes of one sign and the other take words of four steps (codegen/kernels/any/contract/words.c). */
-static bool are_by_words(const kva_value *v) {
-  for (const kva_use *u = v->uses; u; u = u->next)
-    if (!kva_are_of_both_signs(kva_operand_type(u->user, 0)->dtype, v->type->dtype)) return false;
-  return true;
-}
-
 /* Kernels that multiply words by one instruction read them where they lie: without it words are taken apart, which pays
  * for a few rows. AMX takes more of them in an order of its own. Steps past the depth are no part of the last word. */
 static bool wants_words(const packing *p, const kva_node *n, bool *out_transposed) {
@@ -501,8 +503,8 @@ static bool wants_words(const packing *p, const kva_node *n, bool *out_transpose
   if (!t || !(t->spare || t->mapped) || !are_by_words(&n->results[0])) return false;
   bool many = p->target && rows_read(p, t) != FEW_ROWS;
   if (many && (!(p->target->features & FAST) || kva_target_has(p->target, KVA_TARGET_AMX))) return false;
-  int64_t depth = t->dims[*out_transposed], columns = t->dims[!*out_transposed], width = width_of_tile(p);
-  return depth > 0 && depth % WORD == 0 && (columns >= 4 * width || (columns > 0 && columns % width == 0));
+  int64_t depth = t->dims[*out_transposed];
+  return depth > 0 && depth % WORD == 0 && fills_panels(t->dims[!*out_transposed], width_of_tile(p));
 }
 
 /* Products read y, which is not transposed, instead of n's result. */

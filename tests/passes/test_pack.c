@@ -192,8 +192,9 @@ static const kva_tensor_data *find_bytes(void *user, const char *name) {
   return strcmp(name, "w") ? NULL : &w;
 }
 
-/* The product of x, of this type, and int8 w after pass pack. */
-static kva_module *pack_bytes(kva_diag *diag, const char *type, bool transposed, bool *changed) {
+/* The product of x, of this type, and int8 w after pass pack; out_bytes: where w was. */
+static kva_module *pack_bytes(kva_diag *diag, const char *type, bool transposed, const uint8_t **out_bytes,
+                              bool *changed) {
   char model[400];
   snprintf(model, sizeof model,
            "model test (%s[M, 256] x) => (int32[M, 256] y) {\n  param int8[256, 256] w ~ normal(1)\n"
@@ -204,6 +205,8 @@ static kva_module *pack_bytes(kva_diag *diag, const char *type, bool transposed,
   assert_int_equal(kva_load_text(model, "test", NULL, diag, &m), KVA_OK);
   assert_int_equal(kva_set_weights(m, find_bytes, NULL, &used), KVA_OK);
   assert_int_equal(kva_set_constant(m, m->states.data[0], m->states.data[0]->data), KVA_OK);
+  *out_bytes = ((const kva_constant_attrs *)first_of(m, KVA_OP_constant)->attrs)->value->data;
+  assert_int_equal((*out_bytes)[N * N / 2], (uint8_t)(N * N / 2 * 7 / 3));
   *changed = false;
   assert_int_equal(kva_run_pass(m, KVA_PASS_pack, &(kva_pass_options){0}, changed), KVA_OK);
   return m;
@@ -212,8 +215,10 @@ static kva_module *pack_bytes(kva_diag *diag, const char *type, bool transposed,
 static void check_words(bool transposed) {
   kva_diag *diag = kva_diag_create();
   bool changed;
-  kva_module *m = pack_bytes(diag, "uint8", transposed, &changed);
+  const uint8_t *bytes;
+  kva_module *m = pack_bytes(diag, "uint8", transposed, &bytes, &changed);
   assert_true(changed);
+  assert_int_equal(bytes[N * N / 2], 0); /* given back */
   const kva_node *def = first_of(m, KVA_OP_join_panels)->operands[0].value->def;
   const uint32_t *words = ((const kva_constant_attrs *)def->attrs)->value->data;
   for (int row = 0; row < N; row++)
@@ -237,8 +242,10 @@ static void products_of_one_sign_read_bytes(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();
   bool changed;
-  kva_module *m = pack_bytes(diag, "int8", false, &changed);
+  const uint8_t *bytes;
+  kva_module *m = pack_bytes(diag, "int8", false, &bytes, &changed);
   assert_false(changed);
+  assert_int_equal(bytes[N * N / 2], (uint8_t)(N * N / 2 * 7 / 3));
   kva_module_destroy(m);
   kva_diag_destroy(diag);
 }

@@ -314,15 +314,22 @@ static void multiply_panel(const skinny *x, few rows) {
   if (!kva_expr_is(rest, 0)) add_block_of_panel(x, rows, done, rest);
 }
 
-static void multiply_panels(const skinny *x) {
-  if (x->factor_block) clear_sums(x, x->block);
-  for (int64_t r = 0; x->known && r < x->rows; r += x->together)
-    multiply_panel(x, (few){num(x, r), r + x->together < x->rows ? x->together : x->rows - r});
-  if (x->known) return;
+/* An unknown number of rows: in groups, of which the last one may compute a row that does not exist. */
+static void multiply_panel_in_groups(const skinny *x) {
   const kva_expr *groups = kva_expr_ceildiv(x->e, x->c->rows, num(x, x->together));
   kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_SERIAL, groups, "g");
   multiply_panel(x, (few){kva_expr_muli(x->e, g->var, x->together), x->together});
   kva_k_loop_end(x->kb, g);
+}
+
+static void multiply_panels(const skinny *x) {
+  if (x->factor_block) clear_sums(x, x->block);
+  if (!x->known) {
+    multiply_panel_in_groups(x);
+    return;
+  }
+  for (int64_t r = 0; r < x->rows; r += x->together)
+    multiply_panel(x, (few){num(x, r), r + x->together < x->rows ? x->together : x->rows - r});
 }
 
 /* ---- depth contiguous -------------------------------------------------------------------------------------------- */

@@ -95,7 +95,8 @@ static double tiles_cycles(const kva_contraction *c, const extents *n, int64_t c
 }
 
 static int64_t widest_tile(const kva_contraction *c) {
-  return c->l->target->vector_registers >= 32 ? 4 : c->panel ? 2 : 3;
+  int64_t of_panels = kva_panel_vectors(c->l->target);
+  return of_panels > 2 || c->panel ? of_panels : 3;
 }
 
 /* Memory of b has panels that are no wider than a tile, of elements or words as products take them: others are made

@@ -60,6 +60,7 @@ ON_KERNEL(drop_empty, kva_sched_drop_empty(job->kernel->body))
 ON_KERNEL(collapse, kva_sched_collapse(job->kernel, job->kernel->body))
 ON_KERNEL(nests, kva_sched_cpu_nests(job->kernel, job->target))
 ON_KERNEL(reuse_rows, kva_sched_reuse_rows(job->kernel))
+ON_KERNEL(pieces, kva_sched_pieces(job->kernel, job->target))
 ON_KERNEL(threads, kva_sched_gpu_threads(job->kernel))
 ON_KERNEL(items, kva_sched_gpu_items(job->kernel))
 ON_KERNEL(sink, kva_sched_gpu_sink(job->kernel))
@@ -139,6 +140,7 @@ static kva_status schedule_cpu(kva_kernel_job *job) {
     KVA_TRY(run(job, KVA_KERNEL_PASS_collapse));
     KVA_TRY(run(job, KVA_KERNEL_PASS_nests));
     KVA_TRY(run(job, KVA_KERNEL_PASS_reuse_rows));
+    KVA_TRY(run(job, KVA_KERNEL_PASS_pieces));
   }
   KVA_TRY(run(job, KVA_KERNEL_PASS_math));
   return run(job, KVA_KERNEL_PASS_sweep);

@@ -9,9 +9,10 @@
  *   4. Several independent nests share one GRID loop, which branches on the item's number. Nests that depend on each
  *      other run in sequence in a single work item.
  *   5. Costly values that two loops over a row share are kept in a local row (schedule_reuse.c).
- *   6. Mathematical functions are expanded (legalize_math.c).
+ *   6. A VECTOR loop over joined tensors becomes one for each of them (schedule_pieces.c).
+ *   7. Mathematical functions are expanded (legalize_math.c).
  *
- * Kernels that arrive with a schedule (tile kernels) only get step 6. */
+ * Kernels that arrive with a schedule (tile kernels) only get step 7. */
 #include "codegen/schedule_internal.h"
 
 enum {

@@ -47,6 +47,11 @@ const kva_expr *kva_sched_count(kva_kernel *k, uint32_t n, kva_kloop *const *row
 /* Keeps the results of costly functions that two VECTOR loops over one row both compute in a local row. */
 void kva_sched_reuse_rows(kva_kernel *k);
 
+/* ---- schedule_pieces.c: loops over joined tensors ---------------------------------------------------------------- */
+
+/* Cuts VECTOR loops where comparisons of their variable with constants change, into pieces of a vector or more. */
+void kva_sched_pieces(kva_kernel *k, const kva_target *target);
+
 /* ---- schedule_nests.c: several nests ----------------------------------------------------------------------------- */
 
 /* Appends an instruction with the value of x to r. */

@@ -597,6 +597,64 @@ static void test_empty_nest(void **state) {
   jit_destroy(&j);
 }
 
+/* out[r] = row r of x, y and x behind one another. */
+enum { JOINED_ROWS = 5, N_JOINED = 3 };
+
+static jit build_joined(const int64_t *widths) {
+  jit j = jit_create_for("joined", &(kva_target_options){.vector_bits = 128});
+  int64_t n = widths[0] + widths[1] + widths[2];
+  kva_kbuf *parts[N_JOINED];
+  for (int p = 0; p < N_JOINED; p++) parts[p] = param(&j, "part", KVA_F32, jit_const(&j, JOINED_ROWS * widths[p]));
+  kva_kbuf *to = param(&j, "out", KVA_F32, jit_const(&j, JOINED_ROWS * n));
+  kva_kloop *r = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, JOINED_ROWS), "r");
+  kva_kloop *i = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, n), "i");
+  kva_kval v = NULL;
+  for (int64_t p = 0, first = 0; p < N_JOINED; first += widths[p++]) {
+    const kva_expr *begin = jit_const(&j, first), *end = jit_const(&j, first + widths[p]);
+    kva_kval after = kva_k_index_le(j.kb, begin, i->var);
+    kva_kval outer = kva_k_guard_begin(j.kb, kva_k_and(j.kb, after, kva_k_index_lt(j.kb, i->var, end)));
+    const kva_expr *row = kva_expr_muli(j.exprs, r->var, widths[p]);
+    kva_kval own = kva_k_load(j.kb, parts[p], kva_expr_add(j.exprs, row, kva_expr_addi(j.exprs, i->var, -first)));
+    kva_k_guard_end(j.kb, outer);
+    v = v ? kva_k_select(j.kb, after, own, v) : own;
+  }
+  kva_k_store(j.kb, to, kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, n), i->var), v);
+  kva_k_loop_end(j.kb, i);
+  kva_k_loop_end(j.kb, r);
+  jit_compile(&j, false, 0, NULL);
+  return j;
+}
+
+static uint32_t count(const kva_kernel *k, const char *word) {
+  kva_text text = {0};
+  uint32_t n = 0;
+  kva_kernel_print(k, &text);
+  for (const char *at = text.data; (at = strstr(at, word)); at++) n++;
+  kva_text_free(&text);
+  return n;
+}
+
+/* A loop for each part, without comparisons; one for all where a part is less than a vector. */
+static void test_joined(void **state) {
+  (void)state;
+  static const int64_t widths[][N_JOINED] = {{40, 16, 24}, {7, 4, 9}, {40, 3, 24}};
+  for (int c = 0; c < 3; c++) {
+    const int64_t *w = widths[c], n = w[0] + w[1] + w[2];
+    bool whole = w[1] >= 4;
+    jit j = build_joined(w);
+    assert_int_equal(count(j.kernel, "vector "), whole ? N_JOINED : 1);
+    assert_int_equal(count(j.kernel, "select ") + count(j.kernel, " where "), whole ? 0 : 5);
+    fill();
+    jit_run(&j, (void *[]){x, y, x, out}, NULL, j.grid);
+    for (int64_t k = 0; k < JOINED_ROWS * n; k++) {
+      int64_t r = k / n, i = k % n, of_y = i - w[0], of_z = of_y - w[1];
+      float expected = of_z >= 0 ? x[r * w[2] + of_z] : of_y >= 0 ? y[r * w[1] + of_y] : x[r * w[0] + i];
+      assert_float_equal(out[k], expected, 0);
+    }
+    jit_destroy(&j);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_remainders),    cmocka_unit_test(test_symbolic),
@@ -607,7 +665,7 @@ int main(void) {
       cmocka_unit_test(test_scan),          cmocka_unit_test(test_gather),
       cmocka_unit_test(test_types),         cmocka_unit_test(test_dependent_nests),
       cmocka_unit_test(test_equal_kernels), cmocka_unit_test(test_empty_nest),
-      cmocka_unit_test(test_stride),
+      cmocka_unit_test(test_stride),        cmocka_unit_test(test_joined),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,6 +67,12 @@ static const program programs[] = {
      "  i = kv.mod(kv.iota <shape = [5, 37], axis = 1, dtype = int32> () * 7 + 3, 10) - 3\n"
      "  a = kv.gather_elements <axis = 1> (x, i)\n  b = kv.gather_elements <axis = 1> (y, i)\n  c = kv.gather(z, i)\n"
      "  d = kv.gather(kv.cast <to = int32> (z * 100.0), i + i)\n}"},
+    /* Loops that are cut where the operand changes (codegen/schedule_pieces.c). */
+    {"concatenations of a vector and more",
+     "main (float[5, 40] x, float[5, 16] y, float[5, 24] z) => (float[5, 80] a, float[5, 136] b, float[5, 80] c) {\n"
+     "  a = kv.concat <axis = 1> (x, y, z) * 2.0\n"
+     "  b = kv.tanh(kv.concat <axis = 1> (y, kv.concat <axis = 1> (z, x + 1.0), kv.concat <axis = 1> (x, y)))\n"
+     "  c = kv.slice <starts = [4, 79], shape = [5, 80], steps = [-1, -1]> (kv.concat <axis = 1> (z, y, x)) + a\n}"},
     {"concatenations of nothing", "main (double[3, 0, 4] x) => (double[3, 0, 4] y, double[0, 4] z) {\n"
                                   "  y = kv.concat <axis = 1> (x, kv.concat <axis = 1> (x, x))\n"
                                   "  z = kv.reshape <shape = [0, 4]> (y)\n}"},

@@ -210,7 +210,9 @@ void kva_ll_cpu(kva_emit *e, const kva_kinstr *i) {
   prefetch(e, address(e, p->buf, kva_ll_expr(e, p->index), false), false, SECOND_CACHE);
 }
 
-/* Fetches the line that is so many bytes behind the access; once a line, where several vectors share one. */
+/* Fetches the line that is so many bytes behind the access; once a line, where several vectors share one. What will be
+ * read comes to the second cache: the first one has places for few lines on their way, too few for the bandwidth of
+ * memory, and lines of rows that are a power of two apart would push each other out of it. */
 static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) {
   enum { LINE = 64 };
   if (!i->imm.i || kva_ll_is_gpu(e)) return;
@@ -218,7 +220,7 @@ static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) 
     return;
   LLVMValueRef by = kva_ll_i64(e, i->imm.i);
   LLVMValueRef at = LLVMBuildGEP2(e->b, LLVMInt8TypeInContext(e->ctx), pointer, &by, 1, "");
-  prefetch(e, at, i->op == KVA_K_STORE, FIRST_CACHE);
+  prefetch(e, at, i->op == KVA_K_STORE, i->op == KVA_K_STORE ? FIRST_CACHE : SECOND_CACHE);
 }
 
 /* Where no lane is loaded, the address may lie behind the buffer. A page that is not there costs processors much more

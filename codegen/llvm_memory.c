@@ -220,7 +220,8 @@ static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) 
     return;
   LLVMValueRef by = kva_ll_i64(e, i->imm.i);
   LLVMValueRef at = LLVMBuildGEP2(e->b, LLVMInt8TypeInContext(e->ctx), pointer, &by, 1, "");
-  prefetch(e, at, i->op == KVA_K_STORE, i->op == KVA_K_STORE ? FIRST_CACHE : SECOND_CACHE);
+  bool written = i->op == KVA_K_STORE;
+  prefetch(e, at, written, written ? FIRST_CACHE : SECOND_CACHE);
 }
 
 /* Where no lane is loaded, the address may lie behind the buffer. A page that is not there costs processors much more

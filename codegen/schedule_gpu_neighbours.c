@@ -145,11 +145,6 @@ static bool find(neighbours *s, int64_t threads) {
 
 /* ---- copies of the body ------------------------------------------------------------------------------------------ */
 
-static const kva_expr *index_of(const neighbours *s, const kva_kinstr *i) {
-  if (i->op == KVA_K_INDEX) return i->index;
-  return i->op == KVA_K_CONST && !kva_dtype_is_float(i->dtype) ? kva_expr_const(s->k->exprs, i->imm.i) : NULL;
-}
-
 /* A lower bound of x when all rows of the block exist: x minus the rows after the block. */
 static const kva_expr *at_least(const neighbours *s, const kva_expr *x) {
   KVA_ASSERT(s->time && s->blocks);
@@ -169,27 +164,10 @@ static bool is_certain(const neighbours *s, bool whole, const kva_expr *x, const
 
 /* Folds a comparison of indices whose outcome is the same in all threads. whole: all rows of the block exist. */
 static void fold_comparison(neighbours *s, kva_kinstr *i, bool whole) {
-  if (i->op != KVA_K_lt && i->op != KVA_K_le) return;
-  const kva_expr *x = index_of(s, i->args[0]), *y = index_of(s, i->args[1]);
-  if (!x || !y) return;
+  const kva_expr *x, *y;
+  if (!kva_sched_compares(s->k, i, &x, &y)) return;
   bool less = i->op == KVA_K_lt, holds = is_certain(s, whole, x, y, !less), fails = is_certain(s, whole, y, x, less);
-  if (!holds && !fails) return;
-  i->op = KVA_K_CONST;
-  i->n_args = 0;
-  i->args[0] = i->args[1] = NULL;
-  i->imm.i = holds;
-}
-
-static void drop_true_predicate(kva_kinstr *i) {
-  if (i->op != KVA_K_LOAD || !i->n_args || i->args[0]->op != KVA_K_CONST || !i->args[0]->imm.i) return;
-  i->n_args = 0;
-  i->args[0] = NULL;
-}
-
-/* The operand that a select with constant condition yields; else NULL. */
-static kva_kinstr *selected(kva_kinstr *i) {
-  if (i->op != KVA_K_select || i->args[0]->op != KVA_K_CONST) return NULL;
-  return i->args[0]->imm.i ? i->args[1] : i->args[2];
+  if (holds || fails) kva_sched_become_constant(i, holds);
 }
 
 /* An instruction of r that computes the same as i; NULL: none. */
@@ -232,8 +210,8 @@ static void copy_body(neighbours *s, kva_kregion *to, place at, int64_t part) {
     copy->buf = i->buf;
     if (i->index) copy->index = kva_expr_substitute(c, i->index, n, from, with);
     fold_comparison(s, copy, at.whole);
-    drop_true_predicate(copy);
-    kva_kinstr *same = selected(copy);
+    kva_sched_fold_predicate(copy);
+    kva_kinstr *same = kva_sched_same_operand(copy);
     if (!same) same = find_same(to, copy);
     if (!same) kva_k_insert(to, NULL, copy);
     s->copies[i->id] = same ? same : copy;

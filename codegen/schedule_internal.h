@@ -47,6 +47,17 @@ const kva_expr *kva_sched_count(kva_kernel *k, uint32_t n, kva_kloop *const *row
 /* Keeps the results of costly functions that two VECTOR loops over one row both compute in a local row. */
 void kva_sched_reuse_rows(kva_kernel *k);
 
+/* ---- schedule_fold.c: copies of code in which more is known ------------------------------------------------------ */
+
+/* Whether i is x < y or x <= y of index expressions. */
+bool kva_sched_compares(kva_kernel *k, const kva_kinstr *i, const kva_expr **out_x, const kva_expr **out_y);
+/* i becomes the integer or truth value v, or 0 of its type. */
+void kva_sched_become_constant(kva_kinstr *i, int64_t v);
+/* A load whose predicate is known is one without, or 0. */
+void kva_sched_fold_predicate(kva_kinstr *i);
+/* The operand that i, a select or a conjunction, equals by a known condition; NULL: none. */
+kva_kinstr *kva_sched_same_operand(const kva_kinstr *i);
+
 /* ---- schedule_pieces.c: loops over joined tensors ---------------------------------------------------------------- */
 
 /* Cuts VECTOR loops where comparisons of their variable with constants change, into pieces of a vector or more. */

@@ -20,15 +20,6 @@ typedef struct pieces {
 
 /* ---- borders ----------------------------------------------------------------------------------------------------- */
 
-static const kva_expr *compared(const pieces *p, const kva_kinstr *v) {
-  if (v->op == KVA_K_INDEX) return v->index;
-  return v->op == KVA_K_CONST && v->dtype == KVA_I64 ? kva_expr_const(p->k->exprs, v->imm.i) : NULL;
-}
-
-static bool is_comparison(const pieces *p, const kva_kinstr *i) {
-  return (i->op == KVA_K_lt || i->op == KVA_K_le) && compared(p, i->args[0]) && compared(p, i->args[1]);
-}
-
 static void add_border(pieces *p, int64_t at) {
   uint32_t place = 0;
   if (at <= 0 || at >= p->ends[p->n - 1]) return;
@@ -44,11 +35,11 @@ static void add_border(pieces *p, int64_t at) {
 /* The first iteration in which the comparison has another result than in the one before. */
 static void find_border(void *user, kva_kinstr *i) {
   pieces *p = user;
-  const kva_expr *factor, *rest;
+  const kva_expr *x, *y, *factor, *rest;
   int64_t sign, offset, extent = p->ends[p->n - 1];
   if (i->op == KVA_K_LOOP || i->op == KVA_K_IF) p->suits = false;
-  if (!p->suits || !is_comparison(p, i)) return;
-  const kva_expr *lead = kva_expr_sub(p->k->exprs, compared(p, i->args[1]), compared(p, i->args[0]));
+  if (!p->suits || !kva_sched_compares(p->k, i, &x, &y)) return;
+  const kva_expr *lead = kva_expr_sub(p->k->exprs, y, x);
   if (!kva_expr_affine(p->k->exprs, lead, p->loop->var, &factor, &rest)) return;
   if (!kva_expr_is_const(factor, &sign) || !kva_expr_is_const(rest, &offset)) return;
   if (offset < -extent || offset > extent) return; /* borders are outside, and numbers may be the user's */
@@ -68,64 +59,27 @@ static bool find_pieces(pieces *p) {
 
 /* ---- what a piece knows ------------------------------------------------------------------------------------------ */
 
-static bool is_known(const kva_kinstr *v, bool value) {
-  return v->op == KVA_K_CONST && v->dtype == KVA_BOOL && (v->imm.i != 0) == value;
-}
-
-static void become_constant(kva_kinstr *i, int64_t v) {
-  i->op = KVA_K_CONST;
-  i->n_args = 0;
-  i->index = NULL;
-  i->buf = NULL;
-  i->imm.i = v; /* all bits 0 is the number 0 of floats, too */
-}
-
-static void decide_comparison(const pieces *p, kva_kinstr *i) {
+static void fold_comparison(const pieces *p, kva_kinstr *i) {
   kva_expr_ctx *e = p->k->exprs;
-  const kva_expr *x = compared(p, i->args[0]), *y = compared(p, i->args[1]);
-  bool strict = i->op == KVA_K_lt;
-  if (strict ? kva_expr_provably_less(e, x, y) : kva_expr_provably_le(e, x, y))
-    become_constant(i, 1);
-  else if (strict ? kva_expr_provably_le(e, y, x) : kva_expr_provably_less(e, y, x))
-    become_constant(i, 0);
+  const kva_expr *x, *y;
+  if (!kva_sched_compares(p->k, i, &x, &y)) return;
+  bool less = i->op == KVA_K_lt;
+  bool holds = less ? kva_expr_provably_less(e, x, y) : kva_expr_provably_le(e, x, y);
+  bool fails = less ? kva_expr_provably_le(e, y, x) : kva_expr_provably_less(e, y, x);
+  if (holds || fails) kva_sched_become_constant(i, holds);
 }
 
-/* A load that is not made has the value 0. */
-static void decide_guard(kva_kinstr *i) {
-  uint32_t guard = i->op == KVA_K_STORE ? 1 : 0;
-  if (i->n_args <= guard) return;
-  if (is_known(i->args[guard], true))
-    i->n_args = guard;
-  else if (is_known(i->args[guard], false) && i->op == KVA_K_STORE)
-    kva_k_unlink(i);
-  else if (is_known(i->args[guard], false))
-    become_constant(i, 0);
-}
-
-/* The operand that i equals; NULL: another value. */
-static kva_kinstr *same_as(const kva_kinstr *i) {
-  if (i->op == KVA_K_select && is_known(i->args[0], true)) return i->args[1];
-  if (i->op == KVA_K_select && is_known(i->args[0], false)) return i->args[2];
-  if (i->op != KVA_K_and || i->dtype != KVA_BOOL) return NULL;
-  for (uint32_t a = 0; a < 2; a++) {
-    if (is_known(i->args[a], false)) return i->args[a];
-    if (is_known(i->args[a], true)) return i->args[1 - a];
-  }
-  return NULL;
-}
-
-static void simplify(const pieces *p, const kva_kloop *piece) {
+static void fold(const pieces *p, const kva_kloop *piece) {
   kva_arena *scratch = kva_arena_create();
   kva_map *same = kva_map_create(scratch);
-  for (kva_kinstr *i = piece->body->first, *next; i; i = next) {
-    next = i->next;
+  for (kva_kinstr *i = piece->body->first; i; i = i->next) {
     for (uint32_t a = 0; a < i->n_args; a++) {
       kva_kinstr *v = kva_map_get(same, &i->args[a], sizeof i->args[a]);
       if (v) i->args[a] = v;
     }
-    if (is_comparison(p, i)) decide_comparison(p, i);
-    if (i->op == KVA_K_LOAD || i->op == KVA_K_STORE) decide_guard(i);
-    kva_kinstr *v = same_as(i);
+    fold_comparison(p, i);
+    kva_sched_fold_predicate(i);
+    kva_kinstr *v = kva_sched_same_operand(i);
     if (v) kva_map_set(same, &i, sizeof i, v);
   }
   kva_arena_destroy(scratch);
@@ -136,13 +90,11 @@ static void simplify(const pieces *p, const kva_kloop *piece) {
 /* Iterations first .. end - 1 of the loop, before it. */
 static void add_piece(const pieces *p, int64_t first, int64_t end) {
   kva_kernel *k = p->k;
-  kva_kloop *copy = kva_k_copy(k, p->loop->instr, 0, NULL, NULL)->loop;
-  kva_kloop *piece = kva_k_loop_create(k, KVA_K_VECTOR, kva_expr_const(k->exprs, end - first), copy->var->name);
+  kva_kloop *piece = kva_k_loop_create(k, KVA_K_VECTOR, kva_expr_const(k->exprs, end - first), p->loop->var->name);
+  const kva_expr *i = kva_expr_addi(k->exprs, piece->var, first);
   kva_k_insert(p->loop->instr->region, p->loop->instr, piece->instr);
-  kva_sched_move(copy->body, piece->body);
-  const kva_expr *from = copy->var, *to = kva_expr_addi(k->exprs, piece->var, first);
-  kva_k_replace_index_in(k, piece->body, 1, &from, &to);
-  simplify(p, piece);
+  kva_sched_move(kva_k_copy(k, p->loop->instr, 1, &p->loop->var, &i)->loop->body, piece->body);
+  fold(p, piece);
 }
 
 static void split_in(pieces *p, kva_kregion *r) {

@@ -405,16 +405,13 @@ uint32_t kva_k_loop_depth(const kva_kloop *l);
 kva_kregion *kva_k_symbol_region(const kva_kernel *k, const kva_expr *symbol);
 /* Replaces symbols from[i] by to[i] in every index and loop extent. Ranges of symbols are unchanged. */
 void kva_k_replace_index(kva_kernel *k, uint32_t n, const kva_expr *const *from, const kva_expr *const *to);
-/* The same in one region and everything below it. */
-void kva_k_replace_index_in(kva_kernel *k, const kva_kregion *in, uint32_t n, const kva_expr *const *from,
-                            const kva_expr *const *to);
 
 /* Create unlinked objects of k, for rewriting. A loop comes with its instruction and an empty body. */
 kva_kinstr *kva_k_instr_create(kva_kernel *k, kva_kop op, kva_dtype dtype);
 kva_kloop *kva_k_loop_create(kva_kernel *k, kva_kloop_kind kind, const kva_expr *extent, const char *name);
 kva_kregion *kva_k_region_create(kva_kernel *k, kva_kinstr *owner);
 /* Copies i and everything below it, with new definitions, unlinked. In its indices and extents to[s] replaces symbol
- * from[s]. */
+ * from[s], be it the variable of a loop that is copied. */
 kva_kinstr *kva_k_copy(kva_kernel *k, kva_kinstr *i, uint32_t n, const kva_expr *const *from,
                        const kva_expr *const *to);
 /* Links i into r before `before` (NULL: at the end) and updates parent and depth of the regions below i. */

@@ -211,12 +211,7 @@ static void replace_in_instr(void *user, kva_kinstr *i) {
   kva_k_each_index(i, replace_in_index, user);
 }
 
-void kva_k_replace_index_in(kva_kernel *k, const kva_kregion *in, uint32_t n, const kva_expr *const *from,
-                            const kva_expr *const *to) {
-  replacement r = {k->exprs, n, from, to};
-  kva_k_each_instr_in(in, replace_in_instr, &r);
-}
-
 void kva_k_replace_index(kva_kernel *k, uint32_t n, const kva_expr *const *from, const kva_expr *const *to) {
-  kva_k_replace_index_in(k, k->body, n, from, to);
+  replacement r = {k->exprs, n, from, to};
+  kva_k_each_instr(k, replace_in_instr, &r);
 }

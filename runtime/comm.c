@@ -7,6 +7,9 @@
 #include "runtime/comm_internal.h"
 
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -15,6 +18,8 @@ enum {
   FEW = 1 << 16,     /* bytes that buffers begin with: processes agree without memory for more */
   TAG = 1,
   MESSAGE = 1 << 30,
+  PAUSE_MS = 20, /* between looks at what a launcher has read */
+  LOOKS = 100,   /* at most */
 };
 
 static kva_comm *joined; /* until kva_comm_destroy */
@@ -63,12 +68,29 @@ kva_status kva_comm_check(kva_comm *c, const char *what, int result) {
 
 /* ---- joining and leaving ----------------------------------------------------------------------------------------- */
 
+/* A launcher that a job tells to end may drop what it has not read, or read but not yet written (Open MPI 4.1's on a
+ * busy machine): it is given time to read the pipe, and one pause more to write. */
+static void await_launcher(void) {
+  struct stat info;
+  if (fstat(STDERR_FILENO, &info) || !S_ISFIFO(info.st_mode)) return;
+  const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000L};
+  for (int i = 0, unread = 1; i < LOOKS && unread; i++) {
+    if (ioctl(STDERR_FILENO, FIONREAD, &unread)) return;
+    nanosleep(&pause, NULL);
+  }
+}
+
+static void end_all(kva_comm *c, const char *why, int code) {
+  fprintf(stderr, "%s %s; it ends the other processes\n", c->name, why);
+  await_launcher();
+  (void)c->mpi.Abort(c->mpi.world, code);
+}
+
 /* Runs at exit: the others would wait for this process for ever. */
 static void abandon(void) {
   if (!joined) return;
   kva_comm_thread_stop(joined);
-  fprintf(stderr, "%s ends before its run does; it ends the other processes\n", joined->name);
-  (void)joined->mpi.Abort(joined->mpi.world, 1);
+  end_all(joined, "ends before its run does", 1);
 }
 
 static void release(kva_comm *c) {
@@ -148,10 +170,7 @@ void kva_comm_destroy(kva_comm *c, int code) {
   if (!c) return;
   joined = NULL;
   kva_comm_thread_stop(c);
-  if (code && !c->agreed) {
-    fprintf(stderr, "%s failed; it ends the other processes\n", c->name);
-    (void)c->mpi.Abort(c->mpi.world, code);
-  }
+  if (code && !c->agreed) end_all(c, "failed", code);
   if (c->finalizes) (void)c->mpi.Finalize();
   release(c);
 }

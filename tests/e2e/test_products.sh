@@ -69,3 +69,21 @@ compare_unknown float 80 256 1 2 7 8 9 50
 compare_unknown float 3000 1000 5 13 70
 compare_unknown uint8 80 256 1 2 7 8 9 50
 compare_unknown uint8 3000 1000 5 13 70
+
+# fetches PREFETCHES A, B, RESULT ATTRIBUTES: which factors have lines fetched ahead of packing, up to their ends: "a", "b",
+# "ab" or "". Results are the reference's.
+fetches() {
+  printf 'model m (float[%s] a, float[%s] b) => (float[%s] y) {\n  y = kv.matmul <%s> (a, b)\n}\n' \
+    "$2" "$3" "$4" "$5" >"$work/fetch.kv"
+  expect 0 show "$work/fetch.kv" --stage=kernels
+  found=$(sed -n 's/^ *prefetch \([ab]\)\[.*/\1/p' "$work/out" | sort -u | tr -d '\n')
+  [ "$found" = "$1" ] || fail "<$5> of $2 and $3 fetches '$found', not '$1'"
+  expect 0 diff "$work/fetch.kv"
+  says ", 0 beyond the tolerance"
+}
+
+fetches ab 2,2500,250 2,2500,310 2,250,310 'transpose_a = true'
+fetches b 2,70,1100 2,1030,1100 2,70,1030 'transpose_b = true'
+fetches b 1100,70 1030,1100 70,1030 'transpose_a = true, transpose_b = true'
+fetches '' 70,1100 1100,1030 70,1030 'transpose_a = false'
+fetches '' 60,50 60,70 50,70 'transpose_a = true' # in the caches

@@ -43,7 +43,8 @@ typedef struct kva_tile {
   bool by_tile;   /* the block is that of one tile, whose results leave before the next one's are made */
   const kva_expr *batch, *first_tile, *first_panel; /* of the item */
   const kva_expr *tiles;                            /* of the item */
-  const kva_expr *col0;                             /* of the panel */
+  const kva_expr *next_batch, *next_panel;          /* of the item that this core takes next */
+  const kva_expr *panel, *col0;                     /* which one of the item, and its first column */
   const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */
   kva_kbuf *packed, *factors, *zeros, *sums_a, *packed_a, *squares, *seen, *acc, *block;
 } kva_tile;
@@ -64,12 +65,21 @@ typedef kva_kval (*kva_tile_element_fn)(const kva_contraction *c, const kva_cont
 const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase);
 /* An element at a column, 0 past the last one. Sets at->line and at->position. */
 kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_contract_at *at, const kva_expr *column);
+/* Of which tensor in memory an operand has the elements, in the same order; NULL: the kernel computes them. */
+const kva_value *kva_tile_in_memory(const kva_tile *x, uint32_t operand);
+/* What is read of it in one go does not stay in L2 until it is read again; also where its size is not known. */
+bool kva_tile_is_large(const kva_tile *x, const kva_value *v);
 /* The first row of the result of a tile of the block. */
 const kva_expr *kva_tile_first_row(const kva_tile *x, const kva_expr *tile_of_block);
 /* How many rows of a tile exist, whose first one is `row`. */
 const kva_expr *kva_tile_rows(const kva_tile *x, const kva_expr *row);
 /* Row r, column j of a tile's sums in x->block. */
 const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *r, const kva_expr *j);
+
+/* ---- fetch.c ----------------------------------------------------------------------------------------------------- */
+
+/* At step k of a slice: lines of what is packed next. */
+void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *k);
 
 /* ---- amx.c ------------------------------------------------------------------------------------------------------- */
 

@@ -55,16 +55,29 @@ kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_co
   return kva_k_select(x->kb, inside, v, kva_k_const(x->kb, v->dtype, 0));
 }
 
+const kva_value *kva_tile_in_memory(const kva_tile *x, uint32_t operand) {
+  const kva_lower *l = x->c->l;
+  const kva_value *v = kva_operand(x->c->n, operand);
+  while (l->computes(l, v) && kva_is(v->def, KVA_OP_reshape)) v = kva_operand(v->def, 0);
+  return l->computes(l, v) ? NULL : v;
+}
+
+bool kva_tile_is_large(const kva_tile *x, const kva_value *v) {
+  int64_t elements = 1, extent;
+  for (uint32_t d = 0; d < v->type->rank; d++) {
+    if (!kva_expr_is_const(v->type->dims[d], &extent)) return true;
+    elements *= extent;
+  }
+  return elements * kva_dtype_bits(v->type->dtype) / 8 > x->c->l->target->l2_bytes / 4;
+}
+
 /* Bytes from what a step packs of an operand to what a later step packs (kva_kb.ahead). A step packs part of a row of
  * the matrix, which is too short for a CPU to see the next row's part coming. `row`: elements from one step to the
  * next. `packed`: elements that a step packs. 0: the distance is not known, or the matrix is in the caches. */
 static int64_t bytes_to_later(const kva_tile *x, uint32_t operand, kva_dim row, int64_t packed) {
-  const kva_contraction *c = x->c;
-  const kva_value *v = kva_operand(c->n, operand);
-  int64_t length, all, size = kva_dtype_bits(v->type->dtype) / 8;
-  if (!kva_is(c->n, KVA_OP_matmul) || c->l->computes(c->l, v) || !size || !kva_expr_is_const(row, &length)) return 0;
-  bool known = kva_expr_is_const(kva_expr_mul(x->e, kva_expr_mul(x->e, c->batch, c->depth), row), &all);
-  if (known && all * size <= c->l->target->l2_bytes / 4) return 0;
+  const kva_value *v = kva_is(x->c->n, KVA_OP_matmul) ? kva_tile_in_memory(x, operand) : NULL;
+  int64_t length, size = v ? kva_dtype_bits(v->type->dtype) / 8 : 0;
+  if (!size || !kva_expr_is_const(row, &length) || !kva_tile_is_large(x, v)) return 0;
   return kva_ceil_div(AHEAD, packed * size) * length * size;
 }
 
@@ -390,9 +403,11 @@ static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j
 static void multiply_steps(const kva_tile *x, step *s, const kva_expr *first, const kva_expr *n) {
   kva_kloop_kind kind = x->c->taps <= MAX_UNROLLED_TAPS ? KVA_K_UNROLL : KVA_K_SERIAL;
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "k");
+  s->k = kva_tile_plus(x, first, k->var);
+  kva_tile_fetch(x, s->tile, s->k0, s->k);
   kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->c->leads), "lead");
   kva_kloop *tap = kva_k_loop_begin(x->kb, kind, kva_tile_num(x, x->c->taps), "tap");
-  s->k = kva_tile_plus(x, first, k->var), s->lead = lead->var, s->tap = tap->var;
+  s->lead = lead->var, s->tap = tap->var;
   over_tile(x, multiply_add, s);
   kva_k_loop_end(x->kb, tap);
   kva_k_loop_end(x->kb, lead);
@@ -501,6 +516,7 @@ static void over_panels(const kva_tile *x, panel_body body, const kva_expr *k0, 
   kva_kloop *p = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_min(x->e, kva_tile_num(x, x->t.panels), left), "p");
   kva_tile y = *x;
   y.col0 = kva_tile_times(x, kva_k_name(x->kb, kva_tile_plus(x, x->first_panel, p->var), x->all_panels), x->t.panel);
+  y.panel = p->var;
   if (x->together) y.packed0 = kva_tile_times(x, p->var, x->panel_packed);
   if (!x->by_tile) y.block0 = kva_tile_times(x, p->var, x->t.tiles * x->t.tile_rows * x->t.panel);
   body(&y, k0, slice);
@@ -557,6 +573,10 @@ static kva_dim column_blocks(const kva_tile *x) {
   return kva_expr_ceildiv(x->e, x->all_panels, kva_tile_num(x, x->t.panels));
 }
 
+static const kva_expr *items_of(const kva_tile *x) {
+  return kva_expr_mul(x->e, kva_expr_mul(x->e, row_blocks(x), column_blocks(x)), x->c->batch);
+}
+
 /* Work item -> (batch, panels, block of rows). Rows vary fastest, so that consecutive items share the panels of b. If
  * rows of the result are short, panels vary fastest: otherwise two threads write adjacent ranges of the same rows, and
  * their prefetchers contend for the cache lines. */
@@ -571,6 +591,14 @@ static void place_item(kva_tile *x, const kva_expr *item) {
   x->first_panel = kva_tile_times(x, short_rows ? first : second, x->t.panels);
   x->batch = kva_expr_div(x->e, rest, outer);
   x->tiles = kva_expr_min(x->e, kva_tile_num(x, x->t.tiles), kva_expr_sub(x->e, x->all_tiles, x->first_tile));
+}
+
+/* The item that this core takes next, if all are as fast. */
+static void place_next(kva_tile *x, const kva_expr *item) {
+  kva_tile next = *x;
+  const kva_expr *after = kva_expr_addi(x->e, item, x->c->l->target->cores);
+  place_item(&next, kva_expr_min(x->e, after, kva_expr_addi(x->e, items_of(x), -1)));
+  x->next_batch = next.batch, x->next_panel = next.first_panel;
 }
 
 const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
@@ -616,13 +644,10 @@ static kva_tile tile_of(const kva_contraction *c) {
   return x;
 }
 
-static const kva_expr *items_of(const kva_tile *x) {
-  return kva_expr_mul(x->e, kva_expr_mul(x->e, row_blocks(x), column_blocks(x)), x->c->batch);
-}
-
 static void emit_item(kva_tile *x, const kva_expr *item) {
   const kva_contraction *c = x->c;
   place_item(x, item);
+  place_next(x, item);
   kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x->batch}) : NULL;
   bool adds = any || !x->one_slice || x->factor_block; /* to the block */
   if (adds && !x->by_tile) over_panels(x, clear_panel, NULL, NULL);

@@ -67,7 +67,7 @@ const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva
 kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_contract_at *at, const kva_expr *column);
 /* Of which tensor in memory an operand has the elements, in the same order; NULL: the kernel computes them. */
 const kva_value *kva_tile_in_memory(const kva_tile *x, uint32_t operand);
-/* What is read of it in one go does not stay in L2 until it is read again; also where its size is not known. */
+/* Too large to stay in L2 beside what is packed, or of a size that is not known. */
 bool kva_tile_is_large(const kva_tile *x, const kva_value *v);
 /* The first row of the result of a tile of the block. */
 const kva_expr *kva_tile_first_row(const kva_tile *x, const kva_expr *tile_of_block);

@@ -81,10 +81,20 @@ static void look(void *user, const kva_expr *symbol) {
   s->inside |= r && kva_k_encloses(s->l->body, r);
 }
 
+/* The rounds of l read what buf held before them. */
+static bool is_constant_in(const kva_kbuf *buf, const kva_kloop *l) {
+  if (buf->space == KVA_K_PARAM) return !buf->written;
+  for (const kva_kinstr *i = l->body->first; i; i = i->next) {
+    if (i->op == KVA_K_STORE && i->buf == buf) return false;
+    if (i->op == KVA_K_INTRINSIC || i->op == KVA_K_LOOP || i->op == KVA_K_IF) return false;
+  }
+  return buf->space == KVA_K_LOCAL;
+}
+
 /* Elements from row to row if the load reads a block: lanes are rows, rounds of l consecutive columns. Else 0. */
 static int64_t row_stride(const kva_emit *e, const kva_kinstr *i, const kva_kloop *l) {
   const kva_expr *step, *rest;
-  bool constant = i->op == KVA_K_LOAD && !i->n_args && i->buf->space == KVA_K_PARAM && !i->buf->written;
+  bool constant = i->op == KVA_K_LOAD && !i->n_args && is_constant_in(i->buf, l);
   if (!constant || kva_dtype_bits(i->buf->dtype) != 32) return 0;
   search s = {e, l, false};
   kva_expr_each_symbol(i->index, look, &s);

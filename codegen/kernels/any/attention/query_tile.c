@@ -28,6 +28,7 @@ static int64_t choose_vectors(const kva_query_tile *s, int64_t lanes) {
 static void choose_sizes(kva_query_tile *s) {
   int64_t lanes = kva_target_lanes(s->l->target, s->t), vectors = choose_vectors(s, lanes);
   int64_t accumulators = s->l->target->vector_registers >= 32 ? 16 : 8;
+  s->lanes = lanes;
   s->width = lanes * vectors;
   s->rows = accumulators / vectors > 8 ? 8 : accumulators / vectors;
   s->block = KVA_ATTENTION_BLOCK;
@@ -173,30 +174,74 @@ static const kva_expr *filled(const kva_query_tile *s) {
   return kva_expr_min(c, num(s, s->width), kva_expr_sub(c, s->extent, s->first));
 }
 
-void kva_query_tile_pack(const kva_query_tile *s, kva_kbuf *m, uint32_t operand, const kva_expr *head, int64_t channels,
-                         double factor) {
-  kva_query_tile_fill(s, m, channels, 0);
-  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, filled(s), "lane");
-  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, channels), "d");
-  kva_query_place at = kva_query_tile_place(s, head, plus(s, s->first, lane->var));
-  kva_kval v = element(s, operand, at.head, at.t, d->var);
-  kva_k_store(s->kb, m, kva_query_tile_at(s, d->var, lane->var),
-              kva_k2(s->kb, KVA_K_mul, v, kva_query_tile_const(s, factor)));
+typedef struct transfer {
+  kva_kbuf *m, *scale; /* scale: of a lane; may be NULL */
+  uint32_t number;     /* of the operand or result */
+  const kva_expr *head;
+  int64_t channels;
+  kva_kval factor;
+} transfer;
+
+/* Moves the element of channel d and a lane between memory and a query tile. */
+typedef void (*move)(const kva_query_tile *s, const transfer *t, const kva_expr *lane, const kva_expr *d);
+
+static void pack_element(const kva_query_tile *s, const transfer *t, const kva_expr *lane, const kva_expr *d) {
+  kva_query_place at = kva_query_tile_place(s, t->head, plus(s, s->first, lane));
+  kva_kval v = element(s, t->number, at.head, at.t, d);
+  kva_k_store(s->kb, t->m, kva_query_tile_at(s, d, lane), kva_k2(s->kb, KVA_K_mul, v, t->factor));
+}
+
+static void unpack_element(const kva_query_tile *s, const transfer *t, const kva_expr *lane, const kva_expr *d) {
+  kva_kval f = t->factor;
+  if (t->scale) f = kva_k2(s->kb, KVA_K_mul, f, kva_k_load(s->kb, t->scale, lane));
+  kva_kval v = kva_k2(s->kb, KVA_K_mul, kva_k_load(s->kb, t->m, kva_query_tile_at(s, d, lane)), f);
+  kva_query_place at = kva_query_tile_place(s, t->head, plus(s, s->first, lane));
+  s->l->store(s->l, s->a.n, t->number, (const kva_expr *[]){s->b, at.head, at.t, d}, v);
+}
+
+/* Squares of as many lanes as channels, which registers transpose (llvm_transpose.c): loads are along one axis, stores
+ * along the other. Vectors are along lanes, or along channels. */
+static void move_squares(const kva_query_tile *s, const transfer *t, move body, const kva_expr *squares, bool by_lane) {
+  kva_expr_ctx *c = s->kb->exprs;
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, squares, "i");
+  kva_kloop *j = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, t->channels / s->lanes), "j");
+  kva_kloop *vector = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->lanes), "v");
+  kva_kloop *round = kva_k_loop_begin(s->kb, KVA_K_UNROLL, num(s, s->lanes), "u");
+  const kva_expr *lane = by_lane ? vector->var : round->var, *d = by_lane ? round->var : vector->var;
+  body(s, t, plus(s, kva_expr_muli(c, i->var, s->lanes), lane), plus(s, kva_expr_muli(c, j->var, s->lanes), d));
+  kva_k_loop_end(s->kb, round);
+  kva_k_loop_end(s->kb, vector);
+  kva_k_loop_end(s->kb, j);
+  kva_k_loop_end(s->kb, i);
+}
+
+/* Lanes inside the edge: squares, then those that fill none. */
+static void move_all(const kva_query_tile *s, const transfer *t, move body, bool by_lane) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *lanes = filled(s), *begin = num(s, 0);
+  if (s->lanes > 1 && t->channels % s->lanes == 0) {
+    const kva_expr *squares = kva_expr_div(c, lanes, num(s, s->lanes));
+    move_squares(s, t, body, squares, by_lane);
+    begin = kva_expr_muli(c, squares, s->lanes);
+  }
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, kva_expr_sub(c, lanes, begin), "lane");
+  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, t->channels), "d");
+  body(s, t, plus(s, begin, lane->var), d->var);
   kva_k_loop_end(s->kb, d);
   kva_k_loop_end(s->kb, lane);
 }
 
+void kva_query_tile_pack(const kva_query_tile *s, kva_kbuf *m, uint32_t operand, const kva_expr *head, int64_t channels,
+                         double factor) {
+  kva_query_tile_fill(s, m, channels, 0);
+  transfer t = {m, NULL, operand, head, channels, kva_query_tile_const(s, factor)};
+  move_all(s, &t, pack_element, true);
+}
+
 void kva_query_tile_unpack(const kva_query_tile *s, kva_kbuf *m, uint32_t result, const kva_expr *head,
                            int64_t channels, double factor, kva_kbuf *scale) {
-  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, filled(s), "lane");
-  kva_kval f = kva_query_tile_const(s, factor);
-  if (scale) f = kva_k2(s->kb, KVA_K_mul, f, kva_k_load(s->kb, scale, lane->var));
-  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, channels), "d");
-  kva_kval v = kva_k2(s->kb, KVA_K_mul, kva_k_load(s->kb, m, kva_query_tile_at(s, d->var, lane->var)), f);
-  kva_query_place at = kva_query_tile_place(s, head, plus(s, s->first, lane->var));
-  s->l->store(s->l, s->a.n, result, (const kva_expr *[]){s->b, at.head, at.t, d->var}, v);
-  kva_k_loop_end(s->kb, d);
-  kva_k_loop_end(s->kb, lane);
+  transfer t = {m, scale, result, head, channels, kva_query_tile_const(s, factor)};
+  move_all(s, &t, unpack_element, false);
 }
 
 /* ---- the matrix product ------------------------------------------------------------------------------------------ */

@@ -23,6 +23,7 @@ typedef struct kva_query_tile {
   kva_kb *kb;
   kva_attention a;
   kva_dtype t;                       /* arithmetic */
+  int64_t lanes;                     /* of a vector */
   int64_t width, block, rows;        /* lanes, far positions per block, rows of a register tile */
   const kva_expr *b, *h, *h_kv;      /* h: query head */
   const kva_expr *first;             /* first position of the query tile */

@@ -17,17 +17,6 @@ static const kva_expr *num(const kva_query_tile *s, int64_t v) {
   return kva_expr_const(s->kb->exprs, v);
 }
 
-/* ---- walking the far axis ---------------------------------------------------------------------------------------- */
-
-/* Queries that may see some key of the query_tile. */
-static kva_far_loop queries_begin(const kva_query_tile *s) {
-  kva_expr_ctx *c = s->kb->exprs;
-  const kva_expr *begin = num(s, 0);
-  if (s->a.attrs.causal || s->a.attrs.window > 0)
-    begin = kva_expr_max(c, begin, kva_expr_sub(c, s->first, s->a.offset));
-  return kva_query_tile_far_begin(s, begin, s->a.T);
-}
-
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 typedef struct forward {
@@ -131,10 +120,10 @@ void kva_attention_emit(kva_lower *l, const kva_node *n) {
                                                         .far = &keys,
                                                         .by_row = true,
                                                         .clear = true});
-  kva_query_tile_each(&s, num(&s, 1), copy_max, &f);
-  kva_query_tile_each(&s, keys.n, score_and_max, &f);
-  kva_query_tile_each(&s, num(&s, 1), rescale_sum, &f);
-  kva_query_tile_each(&s, keys.n, exponentials, &f);
+  kva_query_tile_each(&s, 1, copy_max, &f);
+  kva_query_tile_each_far(&s, &keys, score_and_max, &f);
+  kva_query_tile_each(&s, 1, rescale_sum, &f);
+  kva_query_tile_each_far(&s, &keys, exponentials, &f);
   kva_query_tile_multiply(&s, &(kva_query_tile_product){.out = f.y,
                                                         .in = f.p,
                                                         .channels = s.a.D_v,
@@ -143,7 +132,7 @@ void kva_attention_emit(kva_lower *l, const kva_node *n) {
                                                         .far = &keys,
                                                         .rescale = f.rescale});
   kva_k_loop_end(l->kb, keys.loop);
-  kva_query_tile_each(&s, num(&s, 1), finish_rows, &f);
+  kva_query_tile_each(&s, 1, finish_rows, &f);
   kva_query_tile_unpack(&s, f.y, 0, s.h, s.a.D_v, 1, f.rescale);
   if (n->n_results > 1) store_lse(&s, &f);
   kva_k_loop_end(l->kb, g);
@@ -242,7 +231,7 @@ void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
       .out = dq, .in = b.dp, .channels = s.a.D, .operand = KVA_ATTENTION_K, .head = s.h_kv, .far = &keys};
   kva_query_tile_multiply(&s, &scores);
   kva_query_tile_multiply(&s, &dp);
-  kva_query_tile_each(&s, keys.n, differentiate_key_row, &b);
+  kva_query_tile_each_far(&s, &keys, differentiate_key_row, &b);
   kva_query_tile_multiply(&s, &add_dq);
   kva_k_loop_end(l->kb, keys.loop);
   kva_query_tile_unpack(&s, dq, 0, s.h, s.a.D, s.a.attrs.scale, NULL);
@@ -250,7 +239,7 @@ void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
 }
 
 static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kbuf *dk, kva_kbuf *dv) {
-  kva_far_loop queries = queries_begin(s);
+  kva_far_loop queries = kva_query_tile_queries_begin(s);
   b->far0 = queries.first;
   load_query_rows(s, b, b->far0, s->block);
   kva_query_tile_product scores = {.out = b->p,
@@ -275,7 +264,7 @@ static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, k
       .out = dk, .in = b->dp, .channels = s->a.D, .operand = KVA_ATTENTION_Q, .head = s->h, .far = &queries};
   kva_query_tile_multiply(s, &scores);
   kva_query_tile_multiply(s, &dp);
-  kva_query_tile_each(s, queries.n, differentiate_query_row, b);
+  kva_query_tile_each_far(s, &queries, differentiate_query_row, b);
   kva_query_tile_multiply(s, &add_dv);
   kva_query_tile_multiply(s, &add_dk);
   kva_k_loop_end(s->kb, queries.loop);

@@ -75,15 +75,38 @@ kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node 
   return g;
 }
 
-kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end) {
+/* ---- walking the far axis ---------------------------------------------------------------------------------------- */
+
+static kva_far_loop far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_expr *block = num(s, s->block), *skipped = kva_expr_div(c, begin, block);
   const kva_expr *n = kva_expr_max(c, num(s, 0), kva_expr_sub(c, kva_expr_ceildiv(c, end, block), skipped));
-  kva_far_loop f = {.loop = kva_k_loop_begin(s->kb, KVA_K_SERIAL, n, "block")};
+  kva_far_loop f = {.loop = kva_k_loop_begin(s->kb, KVA_K_SERIAL, n, "block"), .n_pieces = 1};
   f.first = kva_expr_muli(c, plus(s, skipped, f.loop->var), s->block);
   bool whole = s->l->target->kind == KVA_TARGET_GPU || kva_expr_is(kva_expr_mod(c, end, block), 0);
   f.n = whole ? block : kva_expr_min(c, block, kva_expr_sub(c, end, f.first));
+  f.pieces[0] = (kva_far_piece){num(s, 0), f.n, 0, s->width};
   return f;
+}
+
+static bool is_causal(const kva_query_tile *s) {
+  return s->a.attrs.causal || s->a.attrs.window > 0;
+}
+
+/* Lane 0 takes part at position `first` of a block. A GPU's work items have a lane each. */
+static void divide(const kva_query_tile *s, kva_far_loop *f, const kva_expr *first) {
+  kva_expr_ctx *c = s->kb->exprs;
+  int64_t n = s->width > s->lanes ? KVA_FAR_PIECES : 1, lanes = s->width / n;
+  if (!is_causal(s) || s->grouped || s->l->target->kind == KVA_TARGET_GPU) return;
+  f->n_pieces = (uint32_t)n;
+  for (int64_t i = 0; i < n; i++) {
+    const kva_expr *begin = kva_expr_addi(c, first, i * lanes);
+    begin = kva_expr_max(c, num(s, 0), kva_expr_min(c, f->n, begin));
+    f->pieces[i] = (kva_far_piece){begin, f->n, 0, (i + 1) * lanes};
+    if (!f->of_queries) f->pieces[i].lane = i * lanes, f->pieces[i].lanes = s->width - i * lanes;
+    if (i > 0) f->pieces[i - 1].end = begin;
+  }
+  if (!f->of_queries) f->pieces[0].begin = num(s, 0);
 }
 
 static const kva_expr *first_position(const kva_query_tile *s) {
@@ -92,7 +115,7 @@ static const kva_expr *first_position(const kva_query_tile *s) {
 
 const kva_expr *kva_query_tile_keys_end(const kva_query_tile *s) {
   kva_expr_ctx *c = s->kb->exprs;
-  if (!s->a.attrs.causal && s->a.attrs.window <= 0) return s->far_extent;
+  if (!is_causal(s)) return s->far_extent;
   return kva_expr_min(c, s->far_extent, kva_expr_addi(c, first_position(s), s->grouped ? 1 : s->width));
 }
 
@@ -101,7 +124,19 @@ kva_far_loop kva_query_tile_keys_begin(const kva_query_tile *s) {
   int64_t window = s->a.attrs.window;
   const kva_expr *begin = num(s, 0);
   if (window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, first_position(s), 1 - window));
-  return kva_query_tile_far_begin(s, begin, kva_query_tile_keys_end(s));
+  kva_far_loop f = far_begin(s, begin, kva_query_tile_keys_end(s));
+  divide(s, &f, kva_expr_sub(c, first_position(s), f.first));
+  return f;
+}
+
+kva_far_loop kva_query_tile_queries_begin(const kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *begin = num(s, 0), *first = kva_expr_sub(c, s->first, s->a.offset);
+  if (is_causal(s)) begin = kva_expr_max(c, begin, first);
+  kva_far_loop f = far_begin(s, begin, s->a.T);
+  f.of_queries = true;
+  divide(s, &f, kva_expr_sub(c, first, f.first));
+  return f;
 }
 
 /* Pages are whole blocks (attention.c). A block that begins inside of the table has a page; numbers of pages are data
@@ -124,12 +159,20 @@ const kva_expr *kva_query_tile_at(const kva_query_tile *s, const kva_expr *r, co
   return plus(s, kva_expr_muli(s->kb->exprs, r, s->width), lane);
 }
 
-void kva_query_tile_each(const kva_query_tile *s, const kva_expr *rows, kva_query_tile_body body, void *user) {
-  kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_SERIAL, rows, "r");
-  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->width), "lane");
-  body(s, r->var, lane->var, user);
+static void each(const kva_query_tile *s, const kva_far_piece *p, kva_query_tile_body body, void *user) {
+  kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_SERIAL, kva_expr_sub(s->kb->exprs, p->end, p->begin), "r");
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, p->lanes), "lane");
+  body(s, plus(s, p->begin, r->var), plus(s, num(s, p->lane), lane->var), user);
   kva_k_loop_end(s->kb, lane);
   kva_k_loop_end(s->kb, r);
+}
+
+void kva_query_tile_each(const kva_query_tile *s, int64_t rows, kva_query_tile_body body, void *user) {
+  each(s, &(kva_far_piece){num(s, 0), num(s, rows), 0, s->width}, body, user);
+}
+
+void kva_query_tile_each_far(const kva_query_tile *s, const kva_far_loop *far, kva_query_tile_body body, void *user) {
+  for (uint32_t i = 0; i < far->n_pieces; i++) each(s, &far->pieces[i], body, user);
 }
 
 typedef struct fill {
@@ -143,7 +186,7 @@ static void fill_element(const kva_query_tile *s, const kva_expr *r, const kva_e
 }
 
 void kva_query_tile_fill(const kva_query_tile *s, kva_kbuf *m, int64_t rows, double v) {
-  kva_query_tile_each(s, num(s, rows), fill_element, &(fill){m, kva_query_tile_const(s, v)});
+  kva_query_tile_each(s, rows, fill_element, &(fill){m, kva_query_tile_const(s, v)});
 }
 
 /* ---- between memory and query tiles ------------------------------------------------------------------------------ */
@@ -254,15 +297,15 @@ static int64_t tile_rows(const kva_query_tile *s, int64_t rows) {
 
 typedef struct tile {
   const kva_query_tile_product *p;
-  int64_t rows;
+  int64_t rows, lane, lanes;
   const kva_expr *first_row, *k;
 } tile;
 
 typedef void (*tile_body)(const kva_query_tile *s, const tile *t, const kva_expr *r, const kva_expr *lane);
 static void over_tile(const kva_query_tile *s, const tile *t, tile_body body) {
   kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_UNROLL, num(s, t->rows), "r");
-  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->width), "lane");
-  body(s, t, r->var, lane->var);
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, t->lanes), "lane");
+  body(s, t, r->var, plus(s, num(s, t->lane), lane->var));
   kva_k_loop_end(s->kb, lane);
   kva_k_loop_end(s->kb, r);
 }
@@ -289,18 +332,58 @@ static void multiply_add(const kva_query_tile *s, const tile *t, const kva_expr 
   kva_k_store(s->kb, s->acc, kva_query_tile_at(s, r, lane), kva_k_op(s->kb, KVA_K_fma, x, y, acc));
 }
 
+/* Adds steps begin .. end to the lanes of a tile. */
+static void add_steps(const kva_query_tile *s, tile *t, const kva_expr *begin, const kva_expr *end) {
+  kva_kloop *k = kva_k_loop_begin(s->kb, KVA_K_SERIAL, kva_expr_sub(s->kb->exprs, end, begin), "k");
+  t->k = plus(s, begin, k->var);
+  over_tile(s, t, multiply_add);
+  kva_k_loop_end(s->kb, k);
+}
+
+/* The first tile of a piece that begins at `at`, or of the next one: that of the row that most lanes see decides where
+ * a tile belongs, which is its first one or, of queries, its last one. */
+static const kva_expr *first_tile(const kva_query_tile *s, const tile *t, const kva_expr *at) {
+  const kva_expr *rows = num(s, t->rows);
+  bool by_last = t->p->far->of_queries && at != t->p->far->n;
+  return by_last ? kva_expr_div(s->kb->exprs, at, rows) : kva_expr_ceildiv(s->kb->exprs, at, rows);
+}
+
+/* Rows are the positions of a piece, with its lanes. */
+static void multiply_rows(const kva_query_tile *s, tile *t, const kva_far_piece *piece) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *begin = first_tile(s, t, piece->begin), *end = first_tile(s, t, piece->end);
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, kva_expr_sub(c, end, begin), "i");
+  t->first_row = kva_expr_muli(c, plus(s, begin, i->var), t->rows);
+  t->lane = piece->lane, t->lanes = piece->lanes;
+  over_tile(s, t, start_tile);
+  add_steps(s, t, num(s, 0), num(s, t->p->channels));
+  over_tile(s, t, finish_tile);
+  kva_k_loop_end(s->kb, i);
+}
+
+/* Rows are channels, with all lanes; every piece adds its positions to its lanes. */
+static void multiply_channels(const kva_query_tile *s, tile *t) {
+  const kva_far_loop *far = t->p->far;
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, t->p->channels / t->rows), "i");
+  t->first_row = kva_expr_muli(s->kb->exprs, i->var, t->rows);
+  t->lane = 0, t->lanes = s->width;
+  over_tile(s, t, start_tile);
+  for (uint32_t p = 0; p < far->n_pieces; p++) {
+    t->lane = far->pieces[p].lane, t->lanes = far->pieces[p].lanes;
+    add_steps(s, t, far->pieces[p].begin, far->pieces[p].end);
+  }
+  t->lane = 0, t->lanes = s->width;
+  over_tile(s, t, finish_tile);
+  kva_k_loop_end(s->kb, i);
+}
+
 void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_product *p) {
   tile t = {.p = p, .rows = tile_rows(s, p->by_row ? s->block : p->channels)};
-  const kva_expr *rows = p->by_row ? p->far->n : num(s, p->channels);
-  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, kva_expr_ceildiv(s->kb->exprs, rows, num(s, t.rows)), "i");
-  t.first_row = kva_expr_muli(s->kb->exprs, i->var, t.rows);
-  over_tile(s, &t, start_tile);
-  kva_kloop *k = kva_k_loop_begin(s->kb, KVA_K_SERIAL, p->by_row ? num(s, p->channels) : p->far->n, "k");
-  t.k = k->var;
-  over_tile(s, &t, multiply_add);
-  kva_k_loop_end(s->kb, k);
-  over_tile(s, &t, finish_tile);
-  kva_k_loop_end(s->kb, i);
+  if (!p->by_row) {
+    multiply_channels(s, &t);
+    return;
+  }
+  for (uint32_t i = 0; i < p->far->n_pieces; i++) multiply_rows(s, &t, &p->far->pieces[i]);
 }
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */

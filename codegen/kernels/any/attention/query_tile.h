@@ -48,16 +48,29 @@ kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node 
  * queries is not read. */
 void kva_query_tile_start_at_position(kva_query_tile *s);
 
-/* The loop over blocks of far positions [begin, end), with begin rounded down to a block. */
+/* Positions of a block, and the lanes that may see one of them (of keys) or that one of them may see (of queries). */
+typedef struct kva_far_piece {
+  const kva_expr *begin, *end; /* from the block's first position on */
+  int64_t lane, lanes;
+} kva_far_piece;
+
+/* The loop over blocks of far positions [begin, end), with begin rounded down to a block. A block that causality cuts
+ * is divided where half of the lanes begins or ceases to take part; quarters would save little more, and every piece is
+ * code of its own. Of another block, one piece has all positions. */
+enum { KVA_FAR_PIECES = 2 };
 typedef struct kva_far_loop {
   kva_kloop *loop;
   const kva_expr *first; /* position of the block */
   const kva_expr *n;     /* positions of it: those before the end; on a GPU as many as in other blocks */
+  bool of_queries;
+  uint32_t n_pieces;
+  kva_far_piece pieces[KVA_FAR_PIECES];
 } kva_far_loop;
-kva_far_loop kva_query_tile_far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end);
 /* The one over the keys that some query of the tile may see, and where these end. */
 const kva_expr *kva_query_tile_keys_end(const kva_query_tile *s);
 kva_far_loop kva_query_tile_keys_begin(const kva_query_tile *s);
+/* The one over the queries that may see some key of the tile. */
+kva_far_loop kva_query_tile_queries_begin(const kva_query_tile *s);
 
 /* Looks up the page of the block of keys at position `far`. */
 void kva_query_tile_turn_page(kva_query_tile *s, const kva_expr *far);
@@ -68,7 +81,9 @@ const kva_expr *kva_query_tile_at(const kva_query_tile *s, const kva_expr *r, co
 
 /* body(row, lane) for so many rows, with lanes in vectors. */
 typedef void (*kva_query_tile_body)(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user);
-void kva_query_tile_each(const kva_query_tile *s, const kva_expr *rows, kva_query_tile_body body, void *user);
+void kva_query_tile_each(const kva_query_tile *s, int64_t rows, kva_query_tile_body body, void *user);
+/* The same for the positions of a block, with the lanes of their piece. */
+void kva_query_tile_each_far(const kva_query_tile *s, const kva_far_loop *far, kva_query_tile_body body, void *user);
 void kva_query_tile_fill(const kva_query_tile *s, kva_kbuf *m, int64_t rows, double v);
 
 /* m[d][lane] = factor * operand[b, h or h_kv, first + lane, d]; 0 past the edge. */
@@ -86,8 +101,8 @@ const kva_expr *kva_query_tile_clamp_far(const kva_query_tile *s, const kva_expr
 
 /* One matrix product: out[r][lane] (+)= sum_k operand(r, k) * in[k][lane], where operand(r, k) is element
  * [b, head, far + r, k] (by_row) or [b, head, far + k, r] of `operand`, for the positions of a far block and for all
- * `channels` of the operand. Rows of `out` are made in whole register tiles: those past the far edge read the last
- * position. */
+ * `channels` of the operand, with the lanes of their pieces. Rows of `out` are made in whole register tiles: those past
+ * the far edge read the last position. */
 typedef struct kva_query_tile_product {
   kva_kbuf *out, *in;
   int64_t channels;

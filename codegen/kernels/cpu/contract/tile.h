@@ -37,10 +37,11 @@ typedef struct kva_tile {
   int64_t panel_packed;    /* elements that a panel's part of b takes */
   int64_t factor_block;    /* kva_contract_block */
   kva_dim columns, all_tiles, all_panels;
-  bool one_slice; /* the sums start at 0 in registers */
-  bool together;  /* all panels of an item are packed before the first is multiplied, row by row of b */
-  bool in_place;  /* b is read where it lies, in panels */
-  bool by_tile;   /* the block is that of one tile, whose results leave before the next one's are made */
+  bool one_slice;     /* the sums start at 0 in registers */
+  bool together;      /* all panels of an item are packed before the first is multiplied, row by row of b */
+  bool in_place;      /* b is read where it lies, in panels */
+  bool by_tile;       /* the block is that of one tile, whose results leave before the next one's are made */
+  bool in_last_slice; /* results leave tile by tile, in the last of several slices */
   const kva_expr *batch, *first_tile, *first_panel; /* of the item */
   const kva_expr *tiles;                            /* of the item */
   const kva_expr *next_batch, *next_panel;          /* of the item that this core takes next */

@@ -436,6 +436,21 @@ static void multiply_blocks(const kva_tile *x, step *s, const kva_expr *slice) {
 
 static void store_tile(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *row);
 
+/* 1 where step k is past a known depth, 0 before it. */
+static const kva_expr *past_depth(const kva_tile *x, const kva_expr *k) {
+  int64_t depth;
+  (void)kva_expr_is_const(x->c->depth, &depth);
+  return kva_expr_div(x->e, k, kva_tile_num(x, kva_round_up(depth, x->t.depth)));
+}
+
+/* The tile's sums are in L1 then, and its part of the result has been fetched while it was multiplied. */
+static void store_after_last(const kva_tile *x, const step *s) {
+  const kva_expr *next = kva_expr_addi(x->e, s->k0, x->t.depth);
+  kva_kloop *last = kva_k_loop_begin(x->kb, KVA_K_SERIAL, past_depth(x, next), "last");
+  store_tile(x, s->tile, s->row);
+  kva_k_loop_end(x->kb, last);
+}
+
 static void multiply_slice(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
   step s = {.tile = i->var, .row = kva_tile_first_row(x, i->var), .k0 = k0};
@@ -450,6 +465,7 @@ static void multiply_slice(const kva_tile *x, const kva_expr *k0, const kva_expr
     over_tile(x, save_acc, &s);
   }
   if (x->by_tile) store_tile(x, i->var, s.row);
+  if (x->in_last_slice) store_after_last(x, &s);
   kva_k_loop_end(x->kb, i);
 }
 
@@ -462,7 +478,7 @@ typedef struct stored_row {
 /* 0 where the next tile is not at a known distance. Results of an unknown number of rows count as large. */
 static int64_t bytes_to_next(const kva_tile *x) {
   int64_t rows = INT32_MAX, columns, depth;
-  if (!x->by_tile || !one_line(x)) return 0;
+  if (!(x->by_tile || x->in_last_slice) || !one_line(x)) return 0;
   if (!kva_expr_is_const(x->columns, &columns) || !kva_expr_is_const(x->c->depth, &depth)) return 0;
   (void)kva_expr_is_const(x->c->rows, &rows);
   int64_t row = columns * kva_dtype_bits(x->c->n->results[0].type->dtype) / 8;
@@ -618,6 +634,7 @@ static kva_tile tile_of(const kva_contraction *c) {
   int64_t depth, rows = x.t.tile_rows, block_rows = x.t.tiles * rows;
   x.one_slice = kva_expr_is_const(c->depth, &depth) && depth <= x.t.depth;
   x.by_tile = x.one_slice && !c->any;
+  x.in_last_slice = !x.one_slice && kva_expr_is_const(c->depth, NULL) && !c->any && !c->amx;
   x.together = kva_tiling_packs_together(c, &x.t);
   x.packed0 = x.block0 = kva_tile_num(&x, 0);
   x.panel_packed =
@@ -656,7 +673,7 @@ static void emit_item(kva_tile *x, const kva_expr *item) {
   over_depth(x);
   if (c->amx) kva_amx_end(x);
   if (branch) kva_k_if_end(x->kb, branch);
-  if (!x->by_tile) over_panels(x, store_panel, NULL, NULL);
+  if (!x->by_tile && !x->in_last_slice) over_panels(x, store_panel, NULL, NULL);
 }
 
 /* Where the number of rows is not known: items of the loops for few rows, or else of tiles. The other kind has none. */

@@ -8,6 +8,12 @@ static const kva_intrinsic_info rows[] = {
 #undef ROW
 };
 
+void kva_cpu_prefetch(kva_kb *b, kva_kbuf *buf, const kva_expr *index) {
+  kva_kintrinsic i = {.op = KVA_CPU_prefetch};
+  i.places[0] = (kva_kplace){buf, index};
+  kva_k_intrinsic(b, &i, NULL);
+}
+
 static const char *check(const kva_kernel *k, const kva_kinstr *i) {
   (void)k, (void)i;
   return NULL;

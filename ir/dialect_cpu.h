@@ -15,4 +15,7 @@ enum {
 #undef KVA_CPU_ENUM
 };
 
+/* Appends a prefetch of the line with element `index` of buf. */
+void kva_cpu_prefetch(kva_kb *b, kva_kbuf *buf, const kva_expr *index);
+
 #endif

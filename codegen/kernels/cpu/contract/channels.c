@@ -470,10 +470,8 @@ static void fetch_next_panel(const channels *x, const place *p, const kva_expr *
   if (first->op != KVA_K_LOAD || first->buf->space != KVA_K_PARAM) return;
   if (!kva_expr_is_const(first->buf->extent, &extent) || extent != all) return;
   const kva_expr *done = plus(x, times(x, least(x, p->tile, num(x, shares - 1)), steps), step);
-  kva_kintrinsic m = {.op = KVA_CPU_prefetch};
-  m.places[0] =
-      (kva_kplace){first->buf, least(x, plus(x, first->index, times(x, done, x->panel / shares)), num(x, all - 1))};
-  kva_k_intrinsic(x->kb, &m, NULL);
+  const kva_expr *at = plus(x, first->index, times(x, done, x->panel / shares));
+  kva_cpu_prefetch(x->kb, first->buf, least(x, at, num(x, all - 1)));
 }
 
 /* Filters that few tiles read, and that come from memory, are read in several places at once: whatever a page's first

@@ -26,9 +26,7 @@ static packing next_panel(const kva_tile *x, const kva_expr *k0) {
   const kva_expr *next_k0 = kva_expr_addi(x->e, k0, x->t.depth);
   if (x->t.panels > 1)
     return (packing){x->batch, x->first_tile, kva_expr_addi(x->e, kva_tile_plus(x, x->first_panel, x->panel), 1), k0};
-  int64_t depth;
-  (void)kva_expr_is_const(x->c->depth, &depth);
-  int64_t all = kva_round_up(depth, x->t.depth);
+  int64_t all = kva_tile_all_steps(x);
   const kva_expr *last = kva_expr_div(x->e, next_k0, kva_tile_num(x, all)); /* 1 in the last slice */
   return (packing){.batch = either(x, last, x->batch, x->next_batch),
                    .first_panel = either(x, last, x->first_panel, x->next_panel),
@@ -43,9 +41,7 @@ static const kva_expr *at_most(const kva_tile *x, const kva_expr *at, const kva_
 static void fetch(const kva_tile *x, kva_kval element) {
   while (element->op == KVA_K_select) element = element->args[1];
   if (element->op != KVA_K_LOAD || element->buf->space != KVA_K_PARAM) return;
-  kva_kintrinsic m = {.op = KVA_CPU_prefetch};
-  m.places[0] = (kva_kplace){element->buf, element->index};
-  kva_k_intrinsic(x->kb, &m, NULL);
+  kva_cpu_prefetch(x->kb, element->buf, element->index);
 }
 
 /* Of `elements` rows or columns that are packed: where the line begins that a tile fetches at step k. If memory is
@@ -92,15 +88,23 @@ static void fetch_columns(const kva_tile *x, const packing *p, const kva_expr *t
   fetch(x, x->c->b(x->c, &at));
 }
 
-void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *k) {
+/* Products of floats whose parts are packed without more ado. */
+static bool is_plain(const kva_tile *x) {
   const kva_contraction *c = x->c;
   bool plain = kva_is(c->n, KVA_OP_matmul) && !c->any && !c->amx && !c->words && !c->panel && !x->factor_block;
-  if (!plain || !kva_dtype_is_float(c->type) || !kva_expr_is_const(c->depth, NULL)) return;
-  if (c->along_depth && comes_from_memory(x, 1)) {
+  return plain && kva_dtype_is_float(c->type) && kva_expr_is_const(c->depth, NULL);
+}
+
+bool kva_tile_fetches_panels(const kva_tile *x) {
+  return is_plain(x) && x->c->along_depth && comes_from_memory(x, 1);
+}
+
+void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *k) {
+  if (kva_tile_fetches_panels(x)) {
     packing p = next_panel(x, k0);
     fetch_columns(x, &p, tile_of_block, k);
   }
-  if (!c->across_rows || !x->together || x->one_slice) return;
+  if (!is_plain(x) || !x->c->across_rows || !x->together || x->one_slice) return;
   packing p = next_slice(x, k0);
   const kva_expr *tile = kva_tile_plus(x, kva_tile_times(x, x->panel, x->t.tiles), tile_of_block);
   if (comes_from_memory(x, 1)) fetch_columns(x, &p, tile, k);

@@ -77,8 +77,13 @@ const kva_expr *kva_tile_rows(const kva_tile *x, const kva_expr *row);
 /* Row r, column j of a tile's sums in x->block. */
 const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *r, const kva_expr *j);
 
+/* Steps of all slices, where the depth is known. */
+int64_t kva_tile_all_steps(const kva_tile *x);
+
 /* ---- fetch.c ----------------------------------------------------------------------------------------------------- */
 
+/* Columns are fetched panel by panel; then next_batch and next_panel are read. */
+bool kva_tile_fetches_panels(const kva_tile *x);
 /* At step k of a slice: lines of what is packed next. */
 void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *k);
 

@@ -436,17 +436,16 @@ static void multiply_blocks(const kva_tile *x, step *s, const kva_expr *slice) {
 
 static void store_tile(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *row);
 
-/* 1 where step k is past a known depth, 0 before it. */
-static const kva_expr *past_depth(const kva_tile *x, const kva_expr *k) {
+int64_t kva_tile_all_steps(const kva_tile *x) {
   int64_t depth;
   (void)kva_expr_is_const(x->c->depth, &depth);
-  return kva_expr_div(x->e, k, kva_tile_num(x, kva_round_up(depth, x->t.depth)));
+  return kva_round_up(depth, x->t.depth);
 }
 
 /* The tile's sums are in L1 then, and its part of the result has been fetched while it was multiplied. */
 static void store_after_last(const kva_tile *x, const step *s) {
-  const kva_expr *next = kva_expr_addi(x->e, s->k0, x->t.depth);
-  kva_kloop *last = kva_k_loop_begin(x->kb, KVA_K_SERIAL, past_depth(x, next), "last");
+  const kva_expr *next = kva_expr_addi(x->e, s->k0, x->t.depth), *all = kva_tile_num(x, kva_tile_all_steps(x));
+  kva_kloop *last = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, next, all), "last");
   store_tile(x, s->tile, s->row);
   kva_k_loop_end(x->kb, last);
 }
@@ -664,7 +663,7 @@ static kva_tile tile_of(const kva_contraction *c) {
 static void emit_item(kva_tile *x, const kva_expr *item) {
   const kva_contraction *c = x->c;
   place_item(x, item);
-  place_next(x, item);
+  if (kva_tile_fetches_panels(x)) place_next(x, item);
   kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x->batch}) : NULL;
   bool adds = any || !x->one_slice || x->factor_block; /* to the block */
   if (adds && !x->by_tile) over_panels(x, clear_panel, NULL, NULL);

@@ -65,17 +65,19 @@ static bool depends_on_memory(const kva_kernel *k, const kva_expr *index) {
 }
 
 /* The bound b of a condition `var < b`, or NULL. */
-static const kva_expr *bound_of(const kva_kinstr *condition, const kva_expr *var) {
+static const kva_expr *bound_of(const kva_kernel *k, const kva_kinstr *condition, const kva_expr *var) {
   if (condition->op != KVA_K_lt) return NULL;
   const kva_kinstr *a = condition->args[0], *b = condition->args[1];
-  return a->op == KVA_K_INDEX && b->op == KVA_K_INDEX && a->index == var ? b->index : NULL;
+  if (a->op != KVA_K_INDEX || a->index != var) return NULL;
+  if (b->op == KVA_K_CONST) return kva_expr_const(k->exprs, b->imm.i);
+  return b->op == KVA_K_INDEX ? b->index : NULL;
 }
 
 /* The conditions around i leave one iteration of l: nests that share a grid are arms, some for a single item. */
 static bool runs_once_in(const kva_kernel *k, const kva_kinstr *i, const kva_kloop *l) {
   const kva_expr *from = NULL, *to = NULL;
   for (const kva_kregion *r = i->region; r != l->body; r = r->parent) {
-    const kva_expr *bound = r->owner->op == KVA_K_IF ? bound_of(r->owner->args[0], l->var) : NULL;
+    const kva_expr *bound = r->owner->op == KVA_K_IF ? bound_of(k, r->owner->args[0], l->var) : NULL;
     if (!bound) continue;
     if (r == r->owner->then && !to) to = bound;
     if (r == r->owner->orelse && !from) from = bound;

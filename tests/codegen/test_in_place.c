@@ -40,6 +40,10 @@ static void confirmed(void **state) {
   assert_true(in_place(state, KERNEL("", "grid i < 2 {\n %2 = index i\n %3 = index 1\n %4 = lt %2, %3 : int64\n if %4 "
                                          "{\n serial j < N {\n store y[j], 0.0\n}\n} else {\n serial m < N {\n" LOAD(
                                              "m") EXP STORE("m") "}\n}\n}\n")));
+  /* the last of several rounds */
+  assert_true(
+      in_place(state, KERNEL("", "grid i < 4*N {\n serial s < 3 {\n %2 = index s\n %3 = lt %2, 2 : int64\n if %3 "
+                                 "{\n} else {\n" LOAD("i") EXP STORE("i") "}\n}\n}\n")));
   /* a number that stands for an expression of loop variables */
   assert_true(in_place(state, KERNEL("", "grid i < N {\n %2 = index 4*i\n vector j < 4 {\n" LOAD("%2 + j")
                                              EXP STORE("4*i + j") "}\n}\n")));
@@ -57,6 +61,8 @@ static void refused(void **state) {
   assert_false(in_place(state, KERNEL("", "grid i < N {\n serial j < 4 {\n" LOAD("i") EXP STORE("i") "}\n}\n")));
   assert_false(in_place(state, KERNEL("", "grid i < 3 {\n %2 = index i\n %3 = index 1\n %4 = lt %2, %3 : int64\n if %4 "
                                           "{\n} else {\n serial m < N {\n" LOAD("m") EXP STORE("m") "}\n}\n}\n")));
+  assert_false(in_place(state, KERNEL("", "grid i < 4*N {\n serial s < 3 {\n %2 = index s\n %3 = lt %2, 1 : int64\n if "
+                                          "%3 {\n} else {\n" LOAD("i") EXP STORE("i") "}\n}\n}\n")));
   /* loads of one loop, stores of another one */
   assert_false(in_place(
       state, KERNEL("", "serial i < N {\n" LOAD("i") "}\n serial j < N {\n %1 = load x[j]\n" STORE("j") "}\n")));

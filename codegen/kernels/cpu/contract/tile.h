@@ -44,6 +44,7 @@ typedef struct kva_tile {
   bool in_last_slice; /* results leave tile by tile, in the last of several slices */
   const kva_expr *batch, *first_tile, *first_panel; /* of the item */
   const kva_expr *tiles;                            /* of the item */
+  const kva_expr *slice;                            /* of several, its number */
   const kva_expr *next_batch, *next_panel;          /* of the item that this core takes next */
   const kva_expr *panel, *col0;                     /* which one of the item, and its first column */
   const kva_expr *packed0, *block0;                 /* where its packed part and its part of the block begin */

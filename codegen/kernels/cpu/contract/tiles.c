@@ -442,12 +442,14 @@ int64_t kva_tile_all_steps(const kva_tile *x) {
   return kva_round_up(depth, x->t.depth);
 }
 
-/* The tile's sums are in L1 then, and its part of the result has been fetched while it was multiplied. */
+/* In the last slice. The tile's sums are in L1 then, and its part of the result has been fetched while it was
+ * multiplied. An arm for one iteration leaves the result in the memory of an operand (ir/kernel_alias.c). */
 static void store_after_last(const kva_tile *x, const step *s) {
-  const kva_expr *next = kva_expr_addi(x->e, s->k0, x->t.depth), *all = kva_tile_num(x, kva_tile_all_steps(x));
-  kva_kloop *last = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, next, all), "last");
+  const kva_expr *last = kva_tile_num(x, kva_tile_all_steps(x) / x->t.depth - 1);
+  kva_kinstr *earlier = kva_k_if_begin(x->kb, kva_k_index_lt(x->kb, x->slice, last));
+  kva_k_if_else(x->kb, earlier);
   store_tile(x, s->tile, s->row);
-  kva_k_loop_end(x->kb, last);
+  kva_k_if_end(x->kb, earlier);
 }
 
 static void multiply_slice(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
@@ -576,7 +578,9 @@ static void over_depth(const kva_tile *x) {
   const kva_expr *slices = kva_expr_ceildiv(x->e, x->c->depth, kva_tile_num(x, x->t.depth));
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slices, "s");
   const kva_expr *k0 = kva_tile_times(x, s->var, x->t.depth);
-  multiply_part(x, k0, kva_expr_min(x->e, kva_tile_num(x, x->t.depth), kva_expr_sub(x->e, x->c->depth, k0)));
+  kva_tile y = *x;
+  y.slice = s->var;
+  multiply_part(&y, k0, kva_expr_min(x->e, kva_tile_num(x, x->t.depth), kva_expr_sub(x->e, x->c->depth, k0)));
   kva_k_loop_end(x->kb, s);
 }
 

@@ -93,7 +93,7 @@ static bool is_causal(const kva_query_tile *s) {
   return s->a.attrs.causal || s->a.attrs.window > 0;
 }
 
-/* Lane 0 takes part at position `first` of a block. A GPU's work items have a lane each. */
+/* Lane i is on the diagonal at position first + i of the block. A GPU's work items have a lane each. */
 static void divide(const kva_query_tile *s, kva_far_loop *f, const kva_expr *first) {
   kva_expr_ctx *c = s->kb->exprs;
   int64_t n = s->width > s->lanes ? KVA_FAR_PIECES : 1, lanes = s->width / n;
@@ -226,7 +226,7 @@ typedef struct transfer {
 } transfer;
 
 /* Moves the element of channel d and a lane between memory and a query tile. */
-typedef void (*move)(const kva_query_tile *s, const transfer *t, const kva_expr *lane, const kva_expr *d);
+typedef void (*element_body)(const kva_query_tile *s, const transfer *t, const kva_expr *lane, const kva_expr *d);
 
 static void pack_element(const kva_query_tile *s, const transfer *t, const kva_expr *lane, const kva_expr *d) {
   kva_query_place at = kva_query_tile_place(s, t->head, plus(s, s->first, lane));
@@ -244,7 +244,8 @@ static void unpack_element(const kva_query_tile *s, const transfer *t, const kva
 
 /* Squares of as many lanes as channels, which registers transpose (llvm_transpose.c): loads are along one axis, stores
  * along the other. Vectors are along lanes, or along channels. */
-static void move_squares(const kva_query_tile *s, const transfer *t, move body, const kva_expr *squares, bool by_lane) {
+static void move_squares(const kva_query_tile *s, const transfer *t, element_body body, const kva_expr *squares,
+                         bool by_lane) {
   kva_expr_ctx *c = s->kb->exprs;
   kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, squares, "i");
   kva_kloop *j = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, t->channels / s->lanes), "j");
@@ -259,7 +260,7 @@ static void move_squares(const kva_query_tile *s, const transfer *t, move body, 
 }
 
 /* Lanes inside the edge: squares, then those that fill none. */
-static void move_all(const kva_query_tile *s, const transfer *t, move body, bool by_lane) {
+static void move_all(const kva_query_tile *s, const transfer *t, element_body body, bool by_lane) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_expr *lanes = filled(s), *begin = num(s, 0);
   if (s->lanes > 1 && t->channels % s->lanes == 0) {

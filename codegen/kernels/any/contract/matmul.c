@@ -129,8 +129,9 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.depth = p->s.K, c.lines = one, c.line = c.used = p->s.N;
   c.leads = c.taps = c.spread = c.stride = 1;
   c.along_depth = p->s.transpose_b, c.across_rows = p->s.transpose_a;
-  c.panel = p->s.transpose_b ? 0 : kva_panel_of(kva_operand(n, 1));
-  c.panel_word = kva_panel_word_of(kva_operand(n, 1));
+  const kva_value *panels = l->computes(l, kva_operand(n, 1)) ? kva_operand(n, 1) : NULL;
+  c.panel = p->s.transpose_b ? 0 : kva_panel_of(panels);
+  c.panel_word = kva_panel_word_of(panels);
   c.a = element_a, c.b = element_b, c.result = result_at;
   look_for_factor(&c);
   kva_dtype a = kva_operand_type(n, 0)->dtype, b = kva_operand_type(n, 1)->dtype;

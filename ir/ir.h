@@ -297,6 +297,8 @@ void kva_module_print(kva_module *m, kva_text *out);
  * such a tensor among the module's constants and initial data; NULL: none. */
 const kva_tensor_data *kva_module_find_data(const kva_module *m, uint64_t hash);
 uint64_t kva_tensor_hash(const kva_tensor_data *t, uint64_t seed);
+/* The same type and bits; either may be NULL. */
+bool kva_tensor_equal(const kva_tensor_data *a, const kva_tensor_data *b);
 /* Graphviz. */
 void kva_module_print_dot(kva_module *m, kva_text *out);
 
@@ -304,5 +306,8 @@ void kva_module_print_dot(kva_module *m, kva_text *out);
 uint64_t kva_graph_hash(const kva_graph *g);
 /* The same for one node: operator, attributes, operand and result types, sub-graphs. */
 uint64_t kva_node_hash(const kva_node *n);
+/* Two nodes of a module that differ only in names, ids and locations, and in which values they read. Stricter than
+ * equal hashes: symbols and states are the same ones. */
+bool kva_node_equal(const kva_node *left, const kva_node *right);
 
 #endif

@@ -14,7 +14,6 @@ static inline const void *kva_attr_at(const void *attrs, const kva_attr_field *f
 }
 /* Field f of attrs has its default value. */
 bool kva_attr_is_default(const kva_attr_field *f, const void *attrs);
-bool kva_tensor_equal(const kva_tensor_data *a, const kva_tensor_data *b);
 
 /* `s` needs no quotes in the text language: it is a word without another meaning. */
 bool kva_is_plain_name(const char *s);

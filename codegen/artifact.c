@@ -22,6 +22,7 @@ typedef struct writer {
   kva_codegen *cg;
   kva_arena *arena;
   kva_module *m;
+  kva_kernel_set *kernels;
   KVA_VEC(const kva_expr *) symbols;
   KVA_VEC(symbol_list) kernel_symbols; /* GPU: by kernel */
   KVA_VEC(map_list) kernel_maps;       /* GPU: by kernel */
@@ -282,8 +283,8 @@ static kva_status add_gpu_kernel(writer *w, const kva_kernel *k, int32_t *out_ke
   return KVA_OK;
 }
 
-static kva_status lower(writer *w, const kva_node *n, kva_arena *arena, kva_kernel **out_kernel) {
-  KVA_TRY(kva_codegen_kernel(arena, n, kva_codegen_target(w->cg), kva_codegen_control(w->cg), out_kernel));
+static kva_status lower(writer *w, const kva_node *n, const kva_kernel **out_kernel) {
+  KVA_TRY(kva_kernel_set_get(w->kernels, n, out_kernel));
   return check_symbols(w, *out_kernel, n);
 }
 
@@ -440,15 +441,15 @@ static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   }
 }
 
-/* Settling a step may insert a copy after it. The step's kernel lives in `scratch`: code is all that is kept of it. */
-static kva_status write_step_in(writer *w, kva_memory_plan *p, uint32_t index, kva_arena *scratch, kva_step_desc *out) {
+/* Settling a step may insert a copy after it. */
+static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_step_desc *out) {
   static const kva_step_kind kinds[] = {
       [KVA_PLAN_COPY] = KVA_STEP_COPY, [KVA_PLAN_KERNEL] = KVA_STEP_KERNEL, [KVA_PLAN_BRANCH] = KVA_STEP_BRANCH,
       [KVA_PLAN_LOOP] = KVA_STEP_LOOP, [KVA_PLAN_BIND] = KVA_STEP_BIND,     [KVA_PLAN_WAIT] = KVA_STEP_WAIT};
   const kva_node *node = p->steps.data[index].node;
   bool is_kernel = p->steps.data[index].kind == KVA_PLAN_KERNEL;
-  kva_kernel *k = NULL;
-  if (is_kernel && !kva_codegen_is_call(kva_codegen_target(w->cg), node)) KVA_TRY(lower(w, node, scratch, &k));
+  const kva_kernel *k = NULL;
+  if (is_kernel && !kva_codegen_is_call(kva_codegen_target(w->cg), node)) KVA_TRY(lower(w, node, &k));
   if (node) kva_codegen_settle_step(w->arena, p, index, k);
   const kva_plan_step *s = &p->steps.data[index];
   *out = (kva_step_desc){.kind = kinds[s->kind],
@@ -460,13 +461,6 @@ static kva_status write_step_in(writer *w, kva_memory_plan *p, uint32_t index, k
   if (k) return write_kernel(w, k, out);
   write_other(w, s, out);
   return KVA_OK;
-}
-
-static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_step_desc *out) {
-  kva_arena *scratch = kva_arena_create();
-  kva_status status = write_step_in(w, p, index, scratch, out);
-  kva_arena_destroy(scratch);
-  return status;
 }
 
 /* An exchange and the step that waits for it know each other by number. */
@@ -599,22 +593,31 @@ static kva_status generate(writer *w, kva_artifact *a) {
   return KVA_OK;
 }
 
+typedef KVA_VEC(kva_program) program_list;
+
+static kva_status write_programs(writer *w, program_list *out) {
+  kva_status status = KVA_OK;
+  w->kernels = kva_kernel_set_create(kva_codegen_target(w->cg), kva_codegen_control(w->cg));
+  for (uint32_t i = 0; i < w->plans.len; i++) { /* steps add more */
+    kva_program program = {0};
+    kva_status s = write_program(w, w->plans.data[i], &program);
+    KVA_PUSH(w->arena, out, program);
+    if (status == KVA_OK) status = s;
+  }
+  kva_kernel_set_destroy(w->kernels);
+  return status;
+}
+
 kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
                               kva_memory_plan *const *plans, kva_artifact **out_artifact) {
   writer w = {.cg = cg, .arena = arena, .m = m};
   collect_symbols(&w, n_plans, plans);
   kva_state_desc *states = KVA_NEW_ARRAY(arena, kva_state_desc, m->states.len + 1);
   for (uint32_t i = 0; i < m->states.len; i++) write_state(&w, m->states.data[i], &states[i]);
-  KVA_VEC(kva_program) programs = {0};
   for (uint32_t i = 0; i < n_plans; i++) (void)add_plan(&w, plans[i]);
-  kva_status status = w.failed ? KVA_INVALID : KVA_OK;
-  for (uint32_t i = 0; i < w.plans.len; i++) { /* steps add more */
-    kva_program program = {0};
-    kva_status s = write_program(&w, w.plans.data[i], &program);
-    KVA_PUSH(arena, &programs, program);
-    if (status == KVA_OK) status = s;
-  }
-  KVA_TRY(status);
+  program_list programs = {0};
+  kva_status status = write_programs(&w, &programs);
+  KVA_TRY(w.failed ? KVA_INVALID : status);
   kva_artifact *a = KVA_NEW(arena, kva_artifact);
   *a = (kva_artifact){.magic = KVA_ABI_MAGIC,
                       .abi_version = KVA_ABI_VERSION,

@@ -43,6 +43,11 @@ void kva_codegen_catch_memory_errors(void);
  * diagnostics if an operator has no lowering. */
 kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target);
 
+/* Whether two nodes of a module are lowered to the same kernel, known without lowering them: they are equal
+ * (kva_node_equal) and read the same numbers, the constants that become immediates. Of other operands lowering sees the
+ * types alone. */
+bool kva_codegen_lower_equally(const kva_node *left, const kva_node *right);
+
 /* The hand-written kernel that lowering the node takes; *out_operator: the operator that it is for, NULL: the node has
  * none. Without a row in the choice the node cannot be compiled for the target. */
 kva_kernel_choice kva_codegen_choose(const kva_node *node, const kva_target *target, const kva_node **out_operator);
@@ -76,6 +81,16 @@ KVA_MUST_USE kva_status kva_schedule_job(kva_kernel_job *job);
  * passes run; may be NULL. */
 KVA_MUST_USE kva_status kva_codegen_kernel(kva_arena *arena, const kva_node *node, const kva_target *target,
                                            kva_pass_control *control, kva_kernel **out_kernel);
+
+/* Scheduled kernels of the nodes of one module for one target. Nodes that are lowered equally, as those of equal layers
+ * are, share one. */
+typedef struct kva_kernel_set kva_kernel_set;
+/* control: how passes run; may be NULL. Both are borrowed. */
+kva_kernel_set *kva_kernel_set_create(const kva_target *target, kva_pass_control *control);
+void kva_kernel_set_destroy(kva_kernel_set *set); /* with its kernels */
+/* kva_codegen_kernel, or an earlier result of it. The set owns the kernel. */
+KVA_MUST_USE kva_status kva_kernel_set_get(kva_kernel_set *set, const kva_node *node, const kva_kernel **out_kernel);
+
 /* Whether some loop has a kind that only schedules, or kernels written by hand, have. */
 bool kva_codegen_is_scheduled(const kva_kernel *k);
 /* Schedules a kernel that was written by hand, and asserts that it stays valid. */

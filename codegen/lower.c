@@ -95,13 +95,28 @@ static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_te
   return v;
 }
 
+/* A constant of one element, whose value is part of the code; NULL for other values. */
+static const kva_tensor_data *number_of(const kva_value *v) {
+  const kva_tensor_data *t = constant_of(v);
+  return t && count_of(t) == 1 ? t : NULL;
+}
+
 static kva_kval load_parameter(kva_lowering *w, const kva_value *v, const kva_expr *const *idx) {
   const kva_value *outer = kva_map_get(w->outer, &v, sizeof v);
-  const kva_tensor_data *t = constant_of(outer ? outer : v);
-  if (t && count_of(t) == 1) return element_of(w, t, 0);
+  const kva_tensor_data *number = number_of(outer ? outer : v);
+  if (number) return element_of(w, number, 0);
   kva_kbuf *buf = kva_map_get(w->bufs, &v, sizeof v);
   KVA_ASSERT(buf);
   return kva_k_load(w->l.kb, buf, linear_index(w, v->type, idx));
+}
+
+bool kva_codegen_lower_equally(const kva_node *left, const kva_node *right) {
+  if (!kva_node_equal(left, right)) return false;
+  for (uint32_t i = 0; i < left->n_operands; i++) {
+    const kva_value *l = left->operands[i].value, *r = right->operands[i].value;
+    if (!kva_tensor_equal(number_of(l), number_of(r))) return false;
+  }
+  return true;
 }
 
 /* Memoises each result by index and guard: nodes form DAGs, and pulling both sides of a diamond at every level would

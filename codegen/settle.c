@@ -36,16 +36,23 @@ static bool proposes(const kva_plan_step *s) {
   return false;
 }
 
-kva_status kva_codegen_settle(kva_arena *arena, kva_memory_plan *plan, const kva_target *target) {
+static kva_status settle(kva_arena *arena, kva_memory_plan *plan, const kva_target *target, kva_kernel_set *kernels) {
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     for (int k = 0; k < 2 && plan->steps.data[i].programs[k]; k++)
-      KVA_TRY(kva_codegen_settle(arena, plan->steps.data[i].programs[k], target));
+      KVA_TRY(settle(arena, plan->steps.data[i].programs[k], target, kernels));
     if (!proposes(&plan->steps.data[i])) continue;
-    kva_kernel *k = NULL;
+    const kva_kernel *k = NULL;
     if (plan->steps.data[i].kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(target, plan->steps.data[i].node)) {
-      KVA_TRY(kva_codegen_kernel(arena, plan->steps.data[i].node, target, NULL, &k));
+      KVA_TRY(kva_kernel_set_get(kernels, plan->steps.data[i].node, &k));
     }
     kva_codegen_settle_step(arena, plan, i, k);
   }
   return KVA_OK;
+}
+
+kva_status kva_codegen_settle(kva_arena *arena, kva_memory_plan *plan, const kva_target *target) {
+  kva_kernel_set *kernels = kva_kernel_set_create(target, NULL);
+  kva_status status = settle(arena, plan, target, kernels);
+  kva_kernel_set_destroy(kernels);
+  return status;
 }

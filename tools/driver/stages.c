@@ -156,40 +156,51 @@ static kva_status take_kernel(kva_codegen *cg, kva_arena *arena, const kva_kerne
   return KVA_OK;
 }
 
-static kva_status take_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, uint32_t step,
-                            kva_text *text) {
-  kva_kernel *kernel;
-  KVA_TRY(
-      kva_codegen_kernel(arena, plan->steps.data[step].node, kva_codegen_target(cg), kva_codegen_control(cg), &kernel));
-  if (text) kva_text_add(text, "// %s step %u\n", plan->name, step);
-  return take_kernel(cg, arena, kernel, text);
+typedef struct kernel_walk {
+  kva_codegen *cg;
+  kva_arena *arena;
+  kva_kernel_set *kernels;
+  kva_text *text;
+} kernel_walk;
+
+static kva_status take_step(const kernel_walk *w, const kva_memory_plan *plan, uint32_t step) {
+  const kva_kernel *kernel;
+  KVA_TRY(kva_kernel_set_get(w->kernels, plan->steps.data[step].node, &kernel));
+  if (w->text) kva_text_add(w->text, "// %s step %u\n", plan->name, step);
+  return take_kernel(w->cg, w->arena, kernel, w->text);
 }
 
 /* Goes on behind KVA_STOPPED: all kernels stop after the same pass. */
-static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, kva_text *text) {
+static kva_status each_step(const kernel_walk *w, const kva_memory_plan *plan) {
   kva_status result = KVA_OK;
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     const kva_plan_step *s = &plan->steps.data[i];
-    bool kernel = s->kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(kva_codegen_target(cg), s->node);
-    kva_status status = kernel ? take_step(cg, arena, plan, i, text) : KVA_OK;
-    for (int k = 0; k < 2 && s->programs[k] && status == KVA_OK; k++)
-      status = each_step(cg, arena, s->programs[k], text);
+    bool kernel = s->kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(kva_codegen_target(w->cg), s->node);
+    kva_status status = kernel ? take_step(w, plan, i) : KVA_OK;
+    for (int k = 0; k < 2 && s->programs[k] && status == KVA_OK; k++) status = each_step(w, s->programs[k]);
     if (status != KVA_OK && status != KVA_STOPPED) return status;
     if (status != KVA_OK) result = status;
   }
   return result;
 }
 
-static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *text) {
+static kva_status each_plan(const kernel_walk *w, const kva_module *m) {
   kva_status result = KVA_OK;
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_memory_plan *plan;
-    KVA_TRY(settled_plan(cg, m->functions.data[i], &plan));
-    kva_status status = each_step(cg, arena, plan, text);
+    KVA_TRY(settled_plan(w->cg, m->functions.data[i], &plan));
+    kva_status status = each_step(w, plan);
     if (status != KVA_OK && status != KVA_STOPPED) return status;
     if (status != KVA_OK) result = status;
   }
   return result;
+}
+
+static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, const kva_module *m, kva_text *text) {
+  kva_kernel_set *kernels = kva_kernel_set_create(kva_codegen_target(cg), kva_codegen_control(cg));
+  kva_status status = each_plan(&(kernel_walk){cg, arena, kernels, text}, m);
+  kva_kernel_set_destroy(kernels);
+  return status;
 }
 
 kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out) {

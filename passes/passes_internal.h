@@ -22,7 +22,7 @@ void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *
 const kva_tensor_data *kva_constant_of(const kva_value *v);
 /* True when v is a constant all of whose elements equal `x`. */
 bool kva_is_splat(const kva_value *v, double x);
-/* True when v is a constant with all elements equal, and which. */
+/* True when v is a constant with all elements equal, and which; false if a double cannot hold it. */
 bool kva_splat_value(const kva_value *v, double *out_x);
 
 /* Whether u looks up rows of a matrix: of an embedding. */

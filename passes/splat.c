@@ -2,9 +2,9 @@
  *
  * What: an `expand` of one number that a product reads whole (weights of the ONNX light models, zero padding of the
  * batch) becomes a frozen buffer of the session, which is filled when the session is made, instead of a tensor that
- * every run fills again. Algorithm: one sweep; equal ones share a state by name. Requires: folding, which has made
- * constants of the small ones. Breaks: nothing. Why not a constant: it would put megabytes of one number into the
- * artefact. Expansions that only element code reads stay: fused, they are an immediate. */
+ * every run fills again. Algorithm: one sweep; equal ones share a state by name, and its read. Requires: folding, which
+ * has made constants of the small ones. Breaks: nothing. Why not a constant: it would put megabytes of one number into
+ * the artefact. Expansions that only element code reads stay: fused, they are an immediate. */
 #include "passes/passes_internal.h"
 
 enum { MIN_ELEMENTS = 4096 };
@@ -41,19 +41,34 @@ static kva_state *splat_state(kva_module *m, const kva_node *n, double x) {
   return s;
 }
 
+/* The state's read, once in a graph: plans rely on that. A later expansion stands behind the first one, and so its
+ * read. */
+static kva_value *read_of(kva_module *m, kva_map *reads, kva_node *n, kva_state *s) {
+  kva_value *read = kva_map_get(reads, &s, sizeof s);
+  if (read) return read;
+  kva_builder b = kva_builder_before(m, n);
+  read = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
+  kva_map_set(reads, &s, sizeof s, read);
+  return read;
+}
+
+static void replace_splats(kva_module *m, kva_graph *g, kva_map *reads, bool *changed) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    double x;
+    if (!is_large_splat(m, n, &x)) continue;
+    kva_value_replace_all_uses(&n->results[0], read_of(m, reads, n, splat_state(m, n, x)));
+    kva_node_remove(n);
+    *changed = true;
+  }
+}
+
 kva_status kva_opt_splat(kva_module *m, const kva_pass_options *o, bool *changed) {
   (void)o;
-  for (uint32_t f = 0; f < m->functions.len; f++)
-    for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
-      next = n->next;
-      double x;
-      if (!is_large_splat(m, n, &x)) continue;
-      kva_builder b = kva_builder_before(m, n);
-      kva_value *read =
-          kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = splat_state(m, n, x)});
-      kva_value_replace_all_uses(&n->results[0], read);
-      kva_node_remove(n);
-      *changed = true;
-    }
+  for (uint32_t f = 0; f < m->functions.len; f++) {
+    kva_arena *scratch = kva_arena_create();
+    replace_splats(m, m->functions.data[f]->graph, kva_map_create(scratch), changed);
+    kva_arena_destroy(scratch);
+  }
   return KVA_OK;
 }

@@ -6,8 +6,16 @@ const kva_tensor_data *kva_constant_of(const kva_value *v) {
   return ((const kva_constant_attrs *)v->def->attrs)->value;
 }
 
-static double element_as_double(const kva_tensor_data *t, int64_t i) {
-  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+/* False: a double does not hold it. */
+static bool element_as_double(const kva_tensor_data *t, int64_t i, double *out) {
+  if (kva_dtype_is_float(t->dtype)) {
+    *out = kva_load_f64(t->dtype, t->data, i);
+    return true;
+  }
+  enum { EXACT_BITS = 53 };
+  int64_t x = kva_load_i64(t->dtype, t->data, i), most = INT64_C(1) << EXACT_BITS;
+  *out = (double)x;
+  return x >= -most && x <= most && !(x < 0 && kva_dtype_is_unsigned(t->dtype)); /* uint64 from 2^63 on is negative */
 }
 
 bool kva_splat_value(const kva_value *v, double *out_x) {
@@ -17,10 +25,10 @@ bool kva_splat_value(const kva_value *v, double *out_x) {
   for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
   /* Larger constants are weights; looking at all of them here would cost more than the rewrite gains. */
   if (n < 1 || n > 4096) return false;
-  double first = element_as_double(t, 0);
+  double next;
+  if (!element_as_double(t, 0, out_x)) return false;
   for (int64_t i = 1; i < n; i++)
-    if (element_as_double(t, i) != first) return false;
-  *out_x = first;
+    if (!element_as_double(t, i, &next) || next != *out_x) return false;
   return true;
 }
 

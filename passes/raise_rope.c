@@ -322,6 +322,8 @@ static kva_value *raise_joined(kva_builder *b) {
   const half *all[4] = {&p.plain, &p.other, &q.plain, &q.other};
   for (int i = 0; i < 4; i++)
     if (all[i]->x != p.plain.x || all[i]->interleaved != interleaved) return NULL;
+  kva_dim pairs = last_dim(first->type); /* a table of one column would be broadcast */
+  if (last_dim(p.cosine->type) != pairs || last_dim(p.sine->type) != pairs) return NULL;
   if (p.cosine != q.cosine || p.sine != q.sine || !may_be_angles(b, p.cosine) || !may_be_angles(b, p.sine)) return NULL;
   kva_attempt attempt = kva_attempt_begin(b);
   return kva_attempt_end(b, attempt, build_rope(b, p.plain.x, p.cosine, p.sine, interleaved));

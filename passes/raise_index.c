@@ -1,10 +1,21 @@
 /* Recognises index tensors that are affine functions of their own indices. */
 #include "passes/raise_index.h"
 
+#include <math.h>
+
 enum { LINE_LIMIT = 1 << 16 }; /* largest constant that is inspected, in elements */
 
-static double element_of(const kva_tensor_data *t, int64_t i) {
-  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+/* x as an integer that a double holds exactly, as all beside it. */
+static bool is_whole(double x, int64_t *out) {
+  if (!(fabs(x) < 0x1p53)) return false; /* NaN, too */
+  *out = (int64_t)x;
+  return (double)*out == x;
+}
+
+static bool element_of(const kva_tensor_data *t, int64_t i, int64_t *out) {
+  if (kva_dtype_is_float(t->dtype)) return is_whole(kva_load_f64(t->dtype, t->data, i), out);
+  *out = kva_load_i64(t->dtype, t->data, i);
+  return *out > INT32_MIN && *out < INT32_MAX; /* positions; and sums of their products do not overflow */
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
@@ -23,38 +34,63 @@ static int64_t elements_of(const kva_tensor_data *t) {
 static bool line_of_constant(kva_expr_ctx *c, const kva_tensor_data *t, kva_line *out) {
   int64_t n = elements_of(t), stride = 1, at[KVA_MAX_RANK] = {0};
   if (t->rank > KVA_MAX_RANK || n < 1 || n > LINE_LIMIT || t->dtype == KVA_STRING || t->dtype == KVA_BOOL) return false;
-  double first = element_of(t, 0);
-  if (first != (double)(int64_t)first) return false;
-  *out = constant_line(c, (int64_t)first);
+  int64_t first, next;
+  if (!element_of(t, 0, &first)) return false;
+  *out = constant_line(c, first);
   for (uint32_t k = t->rank; k-- > 0; stride *= t->dims[k]) {
-    double step = t->dims[k] > 1 ? element_of(t, stride) - first : 0;
-    if (step != (double)(int64_t)step) return false;
-    out->c[t->rank - 1 - k] = (int64_t)step;
+    if (t->dims[k] < 2) continue;
+    if (!element_of(t, stride, &next)) return false;
+    out->c[t->rank - 1 - k] = next - first;
   }
   for (int64_t i = 0; i < n; i++, kva_next_index(t->rank, t->dims, at)) {
-    double want = first;
-    for (uint32_t k = 0; k < t->rank; k++) want += (double)(out->c[t->rank - 1 - k] * at[k]);
-    if (element_of(t, i) != want) return false;
+    int64_t want = first;
+    for (uint32_t k = 0; k < t->rank; k++) want += out->c[t->rank - 1 - k] * at[k];
+    if (!element_of(t, i, &next) || next != want) return false;
   }
   return true;
 }
 
-static bool line_of_sum(kva_expr_ctx *c, const kva_node *n, int64_t sign, kva_line *out) {
-  kva_line x, y;
-  if (!kva_line_of(c, kva_operand(n, 0), &x) || !kva_line_of(c, kva_operand(n, 1), &y)) return false;
-  for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] = x.c[k] + sign * y.c[k];
-  out->base = kva_expr_add(c, x.base, kva_expr_muli(c, y.base, sign));
+/* line *= factor */
+static bool scale(kva_expr_ctx *c, int64_t factor, kva_line *line) {
+  for (int k = 0; k < KVA_MAX_RANK; k++)
+    if (__builtin_mul_overflow(line->c[k], factor, &line->c[k])) return false;
+  line->base = kva_expr_muli(c, line->base, factor);
   return true;
+}
+
+/* line += other */
+static bool add(kva_expr_ctx *c, const kva_line *other, kva_line *line) {
+  for (int k = 0; k < KVA_MAX_RANK; k++)
+    if (__builtin_add_overflow(line->c[k], other->c[k], &line->c[k])) return false;
+  line->base = kva_expr_add(c, line->base, other->base);
+  return true;
+}
+
+/* No element is known to be below 0, wherever the line ends. */
+static bool is_natural(kva_expr_ctx *c, const kva_line *line) {
+  for (int k = 0; k < KVA_MAX_RANK; k++)
+    if (line->c[k] < 0) return false;
+  return kva_expr_provably_le(c, kva_expr_const(c, 0), line->base);
+}
+
+/* Whether elements of type t hold what arithmetic on positions gives: fewer bits may not hold every position, and below
+ * 0 types without sign wrap. Where extents are known, folding has made a constant of the node. */
+static bool holds(kva_expr_ctx *c, kva_dtype t, const kva_line *line) {
+  return kva_dtype_bits(t) >= 32 && (!kva_dtype_is_unsigned(t) || is_natural(c, line));
+}
+
+static bool line_of_sum(kva_expr_ctx *c, const kva_node *n, int64_t sign, kva_line *out) {
+  kva_line y;
+  return kva_line_of(c, kva_operand(n, 0), out) && kva_line_of(c, kva_operand(n, 1), &y) && scale(c, sign, &y) &&
+         add(c, &y, out);
 }
 
 static bool line_of_product(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   for (uint32_t i = 0; i < 2; i++) {
-    double factor;
-    if (!kva_splat_value(kva_operand(n, i), &factor) || factor != (double)(int64_t)factor) continue;
-    if (!kva_line_of(c, kva_operand(n, 1 - i), out)) return false;
-    for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] *= (int64_t)factor;
-    out->base = kva_expr_muli(c, out->base, (int64_t)factor);
-    return true;
+    double x;
+    int64_t factor;
+    if (!kva_splat_value(kva_operand(n, i), &x) || !is_whole(x, &factor)) continue;
+    return kva_line_of(c, kva_operand(n, 1 - i), out) && scale(c, factor, out);
   }
   return false;
 }
@@ -112,10 +148,7 @@ bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
 }
 
 static bool line_of_negation(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
-  if (!kva_line_of(c, kva_operand(n, 0), out)) return false;
-  for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] = -out->c[k];
-  out->base = kva_expr_muli(c, out->base, -1);
-  return true;
+  return kva_line_of(c, kva_operand(n, 0), out) && scale(c, -1, out);
 }
 
 static bool line_of_iota(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
@@ -130,11 +163,6 @@ static bool line_of_dims(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   *out = constant_line(c, 0);
   if (a->values.n == 1) out->base = a->values.v[0];
   return a->values.n == 1;
-}
-
-/* Types of fewer bits may not hold every position. Where extents are known, folding has made a constant of the cast. */
-static bool line_of_cast(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
-  return kva_dtype_bits(n->results[0].type->dtype) >= 32 && kva_line_of(c, kva_operand(n, 0), out);
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
@@ -177,13 +205,10 @@ static bool add_component(kva_expr_ctx *c, const kva_node *indices, uint32_t k, 
   const kva_type *t = kva_operand_type(indices, k);
   kva_line x;
   if (!kva_expr_is(t->dims[t->rank - 1], 1) || !kva_line_of(c, kva_operand(indices, k), &x)) return false;
-  if (!kva_expr_provably_le(c, kva_expr_const(c, 0), x.base)) return false;
-  for (uint32_t i = 1; i < t->rank; i++) {
-    if (x.c[i] < 0) return false;
-    out->c[i - 1] += factor * x.c[i];
-  }
-  out->base = kva_expr_add(c, out->base, kva_expr_muli(c, x.base, factor));
-  return true;
+  if (!is_natural(c, &x) || !scale(c, factor, &x)) return false;
+  memmove(x.c, x.c + 1, sizeof x.c - sizeof *x.c); /* the last axis is that of components */
+  x.c[KVA_MAX_RANK - 1] = 0;
+  return add(c, &x, out);
 }
 
 /* Elements of a line, chosen by indices that are lines. */
@@ -210,10 +235,7 @@ bool kva_line_is_constant(const kva_line *line, int64_t *out) {
 }
 
 bool kva_line_of_comparison(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
-  kva_line y;
-  if (!kva_line_of(c, kva_operand(n, 0), out) || !kva_line_of(c, kva_operand(n, 1), &y)) return false;
-  for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] -= y.c[k];
-  out->base = kva_expr_sub(c, out->base, y.base);
+  if (!line_of_sum(c, n, -1, out)) return false;
   if (kva_is(n, KVA_OP_less)) out->base = kva_expr_addi(c, out->base, 1); /* x - y < 0: x - y + 1 <= 0 */
   return true;
 }
@@ -237,16 +259,30 @@ static bool line_of_zeros(kva_expr_ctx *c, const kva_value *v, kva_line *out) {
   return kva_line_of(c, v, out) && kva_line_is_constant(out, &x) && x == 0;
 }
 
-static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+/* Of what computes positions. */
+static bool line_of_arithmetic(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   switch ((kva_op_id)n->op->id) {
-  case KVA_OP_constant: return line_of_constant(c, kva_constant_of(&n->results[0]), out);
   case KVA_OP_iota: return line_of_iota(c, n, out);
   case KVA_OP_dims: return line_of_dims(c, n, out);
   case KVA_OP_add: return line_of_sum(c, n, 1, out);
   case KVA_OP_sub: return line_of_sum(c, n, -1, out);
   case KVA_OP_mul: return line_of_product(c, n, out);
   case KVA_OP_neg: return line_of_negation(c, n, out);
-  case KVA_OP_cast: return line_of_cast(c, n, out);
+  case KVA_OP_cast: return kva_line_of(c, kva_operand(n, 0), out);
+  default: return false;
+  }
+}
+
+static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  switch ((kva_op_id)n->op->id) {
+  case KVA_OP_constant: return line_of_constant(c, kva_constant_of(&n->results[0]), out);
+  case KVA_OP_iota:
+  case KVA_OP_dims:
+  case KVA_OP_add:
+  case KVA_OP_sub:
+  case KVA_OP_mul:
+  case KVA_OP_neg:
+  case KVA_OP_cast: return line_of_arithmetic(c, n, out) && holds(c, n->results[0].type->dtype, out);
   case KVA_OP_concat: return line_of_concat(c, n, out);
   case KVA_OP_gather_nd: return line_of_gather_nd(c, n, out);
   case KVA_OP_assume: return kva_line_of(c, kva_operand(n, 0), out);

@@ -11,8 +11,9 @@ typedef struct kva_line {
   kva_dim base;
 } kva_line;
 
-/* Handles iota, shapes, small constants in arithmetic progression, and sums, movements and casts (to 32 bits or more)
- * of these; pieces that continue each other; comparisons that are the same everywhere (0 or 1). */
+/* Handles iota, shapes, small constants in arithmetic progression, and sums, products, movements and casts of
+ * these, as far as their types hold every position; pieces that continue each other; comparisons that are the same
+ * everywhere (0 or 1). */
 bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out);
 /* A comparison of lines, as one with 0: true where out <= 0, or for kv.equal where out == 0. */
 bool kva_line_of_comparison(kva_expr_ctx *c, const kva_node *n, kva_line *out);

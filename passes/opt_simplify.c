@@ -62,7 +62,7 @@ static kva_value *simplify_neg(kva_builder *b, kva_node *n) {
   return inner ? x_of(inner) : NULL;
 }
 
-/* pow with common exponents: x^1, x^2, x^0.5, x^-1 (float). */
+/* pow with common exponents: x^1, x^2, x^-1 (float). */
 static kva_value *simplify_pow(kva_builder *b, kva_node *n) {
   double e;
   if (!same_type(n, x_of(n)) || !kva_splat_value(y_of(n), &e)) return NULL;

@@ -7,8 +7,9 @@
  * Matchers sweep backward, so that the largest expression is tried first. Each step replaces several nodes by one and
  * removes dead nodes at once, since conditions count uses; so the sweeps terminate.
  *
- * Requires: SSA order; finds more after fold, simplify and cse. Breaks: nothing. Results change by rounding only, and
- * become finite where a spelling overflows (softmax without the maximum).
+ * Requires: SSA order; finds more after fold, simplify and cse. Breaks: nothing. Results change by rounding, become
+ * finite where a spelling overflows (softmax without the maximum), and differ where a head comment or a rule says so:
+ * attention's queries that several masks together hide all keys from, pow with exponents of one half.
  *
  * Why before autodiff: gradients of operators are better than those of their spellings. Gradient rules spell operators
  * out on purpose; this pass does not run after them. */

@@ -12,8 +12,11 @@
  * Probabilities may be where(is_nan(softmax), 0, softmax), as PyTorch exports them: a query without any key gets 0,
  * which attention gives it, too.
  *
- * A finite mask value of -1e4 or less counts as -infinity where a bound replaces it: upper >= 0 ensures that every
- * query sees at least one key. Masks that stay keep their values. */
+ * A finite score of hidden keys, -1e4 or less as softmax gets it, counts as -infinity where a bound replaces it: upper
+ * >= 0 ensures that every query sees at least one key. Where a condition with such a score stays, -1e30 is added,
+ * beside which scores vanish: a query without any visible key gets the mean of all values, as the model gives it. Added
+ * masks that stay keep their values. Limit: where several masks only together hide all keys of a query, which is
+ * padding then, the mean may be one of other keys than in the model. */
 #include "passes/raise.h"
 #include "ops/check.h"
 #include "passes/raise_mask.h"
@@ -26,8 +29,8 @@ enum { MAX_MASKS = 4, MAX_LAYERS = 24 };
 typedef struct kept_mask {
   kva_value *value;
   kva_mask_kind kind;
-  double factor;    /* scale applied to an added mask by the layers outside of it */
-  kva_value *where; /* kind VISIBLE or HIDDEN: finite score of hidden keys; NULL: -infinity */
+  double factor; /* scale applied to an added mask by the layers outside of it */
+  bool finite;   /* kind VISIBLE or HIDDEN: hidden keys have a finite score, the same one */
 } kept_mask;
 
 typedef struct scores {
@@ -82,6 +85,7 @@ static bool are_attributes(kva_expr_ctx *c, const kva_visibility *seen) {
 static bool take_bounds(scores *s, const kva_value *mask, kva_mask_kind kind) {
   kva_expr_ctx *c = s->b->m->exprs;
   kva_visibility seen = s->seen;
+  if (kind == KVA_MASK_ADDED && s->scale < 1) return false; /* what is scaled down might hide no more */
   if (!kva_visibility_of(c, mask, kind, s->plane, &seen) || !are_attributes(c, &seen)) return false;
   s->seen = seen;
   return true;
@@ -96,21 +100,22 @@ static bool take_added(scores *s, kva_value *mask) {
   if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 1), KVA_MASK_ADDED))
     return take_added(s, kva_operand(add, 0));
   s->seen = saved;
-  return keep_mask(s, (kept_mask){mask, KVA_MASK_ADDED, s->scale, NULL});
+  return keep_mask(s, (kept_mask){mask, KVA_MASK_ADDED, s->scale, false});
 }
 
-/* Splits conjunctions of VISIBLE and disjunctions of HIDDEN conditions: one part may be a bound. */
-static bool take_condition(scores *s, kva_value *cond, kva_mask_kind kind, kva_value *hidden) {
+/* Splits conjunctions of VISIBLE and disjunctions of HIDDEN conditions, where hidden keys have weight 0 in any case:
+ * one part may be a bound. */
+static bool take_condition(scores *s, kva_value *cond, kva_mask_kind kind, bool finite) {
   if (take_bounds(s, cond, kind)) return true;
   const kva_node *parts = def_if(cond, kind == KVA_MASK_VISIBLE ? KVA_OP_logical_and : KVA_OP_logical_or);
   const kva_node *flip = def_if(cond, KVA_OP_logical_not);
   if (flip)
     return take_condition(s, kva_operand(flip, 0), kind == KVA_MASK_VISIBLE ? KVA_MASK_HIDDEN : KVA_MASK_VISIBLE,
-                          hidden);
-  if (parts)
-    return take_condition(s, kva_operand(parts, 0), kind, hidden) &&
-           take_condition(s, kva_operand(parts, 1), kind, hidden);
-  return keep_mask(s, (kept_mask){cond, kind, s->scale, hidden});
+                          finite);
+  if (parts && !finite)
+    return take_condition(s, kva_operand(parts, 0), kind, finite) &&
+           take_condition(s, kva_operand(parts, 1), kind, finite);
+  return keep_mask(s, (kept_mask){cond, kind, s->scale, finite});
 }
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
@@ -132,11 +137,10 @@ static bool peel_where(scores *s, const kva_node *n, int depth) {
   for (uint32_t i = 1; i <= 2; i++) {
     scores trial = *s;
     double hidden;
-    kva_value *other = kva_operand(n, 3 - i);
-    if (kva_operand_type(n, i) != n->results[0].type || !kva_number_of(other, &hidden) || hidden > KVA_HIDDEN_SCORE)
-      continue;
+    if (kva_operand_type(n, i) != n->results[0].type || !kva_number_of(kva_operand(n, 3 - i), &hidden)) continue;
+    if (!(hidden * s->scale <= KVA_HIDDEN_SCORE)) continue;
     kva_mask_kind kind = i == 1 ? KVA_MASK_VISIBLE : KVA_MASK_HIDDEN;
-    if (!take_condition(&trial, kva_operand(n, 0), kind, isinf(hidden) ? NULL : other)) continue;
+    if (!take_condition(&trial, kva_operand(n, 0), kind, !isinf(hidden))) continue;
     if (!peel(&trial, kva_operand(n, i), depth)) continue;
     *s = trial;
     return true;
@@ -280,13 +284,21 @@ static void add_to(kva_builder *b, kva_value **sum, kva_value *v, kva_op_id op) 
   *sum = *sum ? kva_build2(b, op, *sum, v) : v;
 }
 
-static kva_value *as_added(kva_builder *b, const kept_mask *m, kva_dtype t) {
-  kva_value *zero = kva_const_scalar(b, t, 0),
-            *hidden = m->where ? kva_cast(b, m->where, t) : kva_const_scalar(b, t, -INFINITY);
-  if (m->kind == KVA_MASK_VISIBLE) return kva_build3(b, KVA_OP_where, m->value, zero, hidden);
-  if (m->kind == KVA_MASK_HIDDEN) return kva_build3(b, KVA_OP_where, m->value, hidden, zero);
-  kva_value *added = kva_cast(b, m->value, t);
-  return m->factor == 1 ? added : kva_mul(b, added, kva_const_scalar(b, t, m->factor));
+/* Much more than scores, in float. */
+#define ABSORBING_SCORE (-1e30)
+
+static kva_value *visible(kva_builder *b, const kept_mask *m) {
+  return m->kind == KVA_MASK_VISIBLE ? m->value : kva_build1(b, KVA_OP_logical_not, m->value);
+}
+
+/* 0 where cond is true, else `score`. */
+static kva_value *added_where(kva_builder *b, kva_value *cond, kva_dtype t, double score) {
+  return kva_build3(b, KVA_OP_where, cond, kva_const_scalar(b, t, 0), kva_const_scalar(b, t, score));
+}
+
+static kva_value *added(kva_builder *b, const kept_mask *m, kva_dtype t) {
+  kva_value *mask = kva_cast(b, m->value, t);
+  return m->factor == 1 ? mask : kva_mul(b, mask, kva_const_scalar(b, t, m->factor));
 }
 
 /* ALiBi slopes of an added mask slope * (s - t), per head. Softmax is invariant to terms that are constant along the
@@ -325,24 +337,32 @@ static kva_value *take_slopes(scores *s) {
   return NULL;
 }
 
-/* Merges the masks: boolean if all are, else one to be added; NULL if there are none. */
-static kva_value *one_mask(scores *s, kva_dtype t) {
+/* The conditions of those whose hidden keys have a finite score, or of the others; NULL: there are none. */
+static kva_value *condition(const scores *s, bool finite) {
+  kva_value *all = NULL;
+  for (uint32_t i = 0; i < s->n_masks; i++) {
+    const kept_mask *m = &s->masks[i];
+    if (m->kind != KVA_MASK_ADDED && m->finite == finite) add_to(s->b, &all, visible(s->b, m), KVA_OP_logical_and);
+  }
+  return all;
+}
+
+/* Merges the masks: boolean if hidden keys have weight 0 in all, else one to be added; NULL if there are none. */
+static kva_value *one_mask(const scores *s, kva_dtype t) {
   kva_builder *b = s->b;
-  bool all_bool = true;
-  kva_value *mask = NULL;
+  kva_value *sure = condition(s, false), *absorbed = condition(s, true), *mask = NULL;
+  bool adds = absorbed;
   for (uint32_t i = 0; i < s->n_masks; i++) {
-    all_bool &= s->masks[i].kind != KVA_MASK_ADDED && !s->masks[i].where;
-    if (s->masks[i].kind == KVA_MASK_ADDED) t = s->masks[i].value->type->dtype;
+    if (s->masks[i].kind != KVA_MASK_ADDED) continue;
+    t = s->masks[i].value->type->dtype;
+    adds = true;
   }
-  for (uint32_t i = 0; i < s->n_masks; i++) {
-    kept_mask *m = &s->masks[i];
-    if (!all_bool)
-      add_to(b, &mask, as_added(b, m, t), KVA_OP_add);
-    else if (m->kind == KVA_MASK_VISIBLE)
-      add_to(b, &mask, m->value, KVA_OP_logical_and);
-    else
-      add_to(b, &mask, kva_build1(b, KVA_OP_logical_not, m->value), KVA_OP_logical_and);
-  }
+  if (!adds) return sure;
+  if (absorbed && t == KVA_F16) t = KVA_F32; /* f16 ends at 65504 */
+  if (sure) add_to(b, &mask, added_where(b, sure, t, -INFINITY), KVA_OP_add);
+  if (absorbed) add_to(b, &mask, added_where(b, absorbed, t, ABSORBING_SCORE), KVA_OP_add);
+  for (uint32_t i = 0; i < s->n_masks; i++)
+    if (s->masks[i].kind == KVA_MASK_ADDED) add_to(b, &mask, added(b, &s->masks[i], t), KVA_OP_add);
   return mask;
 }
 

@@ -24,8 +24,15 @@ KVA_UNARY_REF(dropout, same, NULL)
 KVA_UNARY_VJP(dropout, g)
 KVA_UNARY_LOWER(dropout, x)
 
-/* Numbers are drawn by an element's place in the whole tensor. */
+/* Of the training form: numbers are drawn by an element's place in the whole tensor. */
 int kva_dropout_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   (void)n, (void)operand, (void)axis;
   return KVA_MIXED;
+}
+
+/* Chunks of rows are inference. */
+kva_status kva_dropout_incremental(kva_incremental *c, const kva_node *n) {
+  (void)n;
+  c->results[0] = c->operands[0];
+  return KVA_OK;
 }

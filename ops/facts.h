@@ -144,6 +144,7 @@ int kva_batch_norm_source_axis(const kva_node *n, uint32_t operand, uint32_t axi
 
 kva_status kva_iota_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_scan_incremental(kva_incremental *c, const kva_node *n);
+kva_status kva_dropout_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_slice_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_expand_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_pad_incremental(kva_incremental *c, const kva_node *n);

@@ -30,6 +30,14 @@ passes whole --batch 32 --micro-batch 8 --resume
 says "resumed at step 10"
 cmp "$work"/four/*12.safetensors "$work"/whole/*12.safetensors || fail "a resumed run differs"
 
+# Decoding has none.
+size=(-D vocab=257 -D d=16 -D heads=1 -D ffn=16 -D layers=1 -D ctx=32)
+for dropout in 0 0.1; do
+  expect 0 generate models/lm.kv "${size[@]}" -D dropout=$dropout --prompt Kv --tokens 6 --temperature 0
+  cp "$work/out" "$work/dropout.$dropout"
+done
+cmp "$work/dropout.0" "$work/dropout.0.1" || fail "decoding drops"
+
 sed -i 's/ratio = 0.25/ratio = 1/' "$work/mlp.kv"
 expect 1 check "$work/mlp.kv"
 says "expected 0 <= ratio < 1, found 1"

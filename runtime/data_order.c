@@ -160,7 +160,7 @@ int64_t kva_data_row(const kva_data_order *order, int64_t rows, uint64_t seed, i
 
 kva_status kva_data_no_rows(const char *what, const kva_data_order *order, int64_t rows, bool evaluation,
                             kva_diag *diag) {
-  if (!evaluation) return kva_error(diag, NULL, "%s: there is nothing to train on", what);
+  if (!evaluation || !rows) return kva_error(diag, NULL, "%s: there is nothing to train on", what);
   return kva_error(diag, NULL,
                    "%s: nothing is left for evaluation (%lld rows or windows, eval=%g); give eval=X, or no evaluation",
                    what, (long long)rows, order->eval);

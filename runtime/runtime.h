@@ -226,6 +226,9 @@ typedef struct kva_train_options {
   bool (*progress)(void *user, const kva_train_event *event);
   /* NULL, or called after every step and its evaluation, for saving. `last`: the run ends here. */
   kva_status (*after_step)(void *user, kva_trainer *t, bool last, kva_diag *diag);
+  /* NULL, or asked before every batch of an evaluation, which false ends without an event, and the run with it. Several
+   * processes, which all run equally many batches, do not ask. */
+  bool (*goes_on)(void *user);
   void *user;
 } kva_train_options;
 
@@ -242,7 +245,8 @@ void kva_trainer_destroy(kva_trainer *t);
 void kva_trainer_bind(kva_trainer *t, kva_data_source *data);
 /* Runs the next step, or an evaluation, whose values are means over eval_batches batches. *out_event is valid until the
  * next call; out_event may be NULL. A loss or gradient norm that is not finite is KVA_NOT_FINITE: the message names the
- * plan's step that produced the first such value, and parameters, moments and counters are as before the step. */
+ * plan's step that produced the first such value, and parameters, moments and counters are as before the step.
+ * KVA_INTERRUPTED, without a message: `goes_on` ended the evaluation. */
 KVA_MUST_USE kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
 KVA_MUST_USE kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
 /* Number of steps done, including those before a loaded checkpoint. */

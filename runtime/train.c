@@ -277,6 +277,8 @@ static kva_status need_evaluation(kva_trainer *t, kva_diag *diag) {
 }
 
 static kva_status evaluate_batch(kva_trainer *t, int64_t i, kva_diag *diag) {
+  bool alone = kva_comm_size(kva_train_data_comm(t)) == 1 && !t->stages;
+  if (alone && t->options.goes_on && !t->options.goes_on(t->options.user)) return KVA_INTERRUPTED;
   KVA_TRY(fill(t, &t->eval, i, true, diag));
   return t->stages ? kva_train_stages_evaluate(t, diag) : kva_train_call_run(t, &t->eval, 0, false, diag);
 }
@@ -350,18 +352,28 @@ static bool report(const kva_train_options *o, const kva_train_event *e) {
   return !o->progress || o->progress(o->user, e);
 }
 
+/* What an evaluation needs is there, rows too, before anything is learned that a failure would lose. */
+static kva_status prepare_evaluations(kva_trainer *t, kva_diag *diag) {
+  KVA_TRY(need_evaluation(t, diag));
+  return fill(t, &t->eval, 0, true, diag);
+}
+
+static kva_status evaluate_now(kva_trainer *t, kva_diag *diag, bool *go_on) {
+  kva_train_event event;
+  kva_status status = kva_trainer_evaluate(t, diag, &event);
+  *go_on &= status == KVA_OK && report(&t->options, &event);
+  return status == KVA_INTERRUPTED ? KVA_OK : status;
+}
+
 kva_status kva_trainer_run(kva_trainer *t, kva_diag *diag) {
   const kva_train_options *o = &t->options;
   bool evaluates = o->eval_every > 0 && o->eval_batches > 0, go_on = true;
-  if (evaluates) KVA_TRY(need_evaluation(t, diag));
+  if (evaluates) KVA_TRY(prepare_evaluations(t, diag));
   while (go_on && t->done < o->steps) {
     kva_train_event event;
     KVA_TRY(kva_trainer_step(t, diag, &event));
     go_on = report(o, &event);
-    if (evaluates && (t->done % o->eval_every == 0 || t->done == o->steps)) {
-      KVA_TRY(kva_trainer_evaluate(t, diag, &event));
-      go_on = report(o, &event) && go_on;
-    }
+    if (evaluates && (t->done % o->eval_every == 0 || t->done == o->steps)) KVA_TRY(evaluate_now(t, diag, &go_on));
     if (o->after_step) KVA_TRY(o->after_step(o->user, t, !go_on || t->done == o->steps, diag));
   }
   return KVA_OK;

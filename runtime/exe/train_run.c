@@ -113,6 +113,18 @@ static void compare(run *r, const kva_train_event *e) {
   r->improved = true;
 }
 
+static bool stops(const run *r) {
+  return stop_requested || (r->o->time_limit > 0 && kva_now() - r->begin >= r->o->time_limit);
+}
+
+/* An evaluation may take longer than all steps. */
+static bool goes_on(void *user) {
+  run *r = user;
+  if (!stops(r)) return true;
+  if (r->status == KVA_OK) r->status = KVA_INTERRUPTED;
+  return false;
+}
+
 static bool on_event(void *user, const kva_train_event *event) {
   run *r = user;
   if (r->status != KVA_OK && r->status != KVA_INTERRUPTED) return false;
@@ -128,11 +140,10 @@ static bool on_event(void *user, const kva_train_event *event) {
   if (r->status == KVA_OK && r->o->observe && r->writes)
     r->status = r->o->observe(r->o->observer, e, r->resumed, r->diag);
   show(r, e);
-  bool late = r->o->time_limit > 0 && kva_now() - r->begin >= r->o->time_limit;
-  bool stops = stop_requested || late;
-  if (r->status == KVA_OK && stops && e->step < e->steps) r->status = KVA_INTERRUPTED;
+  bool stop = stops(r);
+  if (r->status == KVA_OK && stop && e->step < e->steps) r->status = KVA_INTERRUPTED;
   r->status = kva_comm_agree(r->o->comm, r->status, r->diag);
-  return r->status == KVA_OK && !(stops && !r->o->comm);
+  return r->status == KVA_OK && !(stop && !r->o->comm);
 }
 
 /* Prints warnings at once; the caller prints errors. */
@@ -191,7 +202,7 @@ static void measure(run *r, const char *path) {
   kva_diag *own = kva_diag_create();
   if (kva_trainer_load(r->trainer, path, own) == KVA_OK && kva_trainer_evaluate(r->trainer, own, &event) == KVA_OK)
     compare(r, &event);
-  else if (r->writes)
+  else if (r->writes && r->status != KVA_INTERRUPTED)
     fprintf(stderr, "%s cannot be read; the next evaluation is the best one\n", path);
   r->improved = false;
   kva_diag_destroy(own);
@@ -471,7 +482,9 @@ static kva_status open_metrics(run *r, const char *path, kva_diag *diag) {
 /* --steps 0: nothing is learned and nothing saved. */
 static kva_status evaluate(run *r, kva_diag *diag) {
   kva_train_event event;
-  KVA_TRY(kva_trainer_evaluate(r->trainer, diag, &event));
+  kva_status status = kva_trainer_evaluate(r->trainer, diag, &event);
+  if (status == KVA_INTERRUPTED && !r->o->json) printf("%-10s interrupted in the evaluation\n", r->result->name);
+  KVA_TRY(status);
   on_event(r, &event);
   return r->status;
 }
@@ -480,6 +493,12 @@ static void print_interruption(const run *r) {
   if (r->terminal) printf("\n");
   printf("%-10s interrupted after step %lld, %s%s\n", r->result->name, (long long)kva_trainer_done(r->trainer),
          r->o->checkpoint ? "saved in " : "not saved: no --checkpoint", r->o->checkpoint ? r->o->checkpoint : "");
+}
+
+/* A step that failed has changed nothing: its loss is not finite, which all processes see, or its data are refused. */
+static bool keeps_state(const run *r, kva_status status) {
+  bool unchanged = status == KVA_NOT_FINITE || (status == KVA_INVALID && !r->o->comm);
+  return unchanged && r->o->checkpoint && kva_trainer_done(r->trainer) > r->resumed;
 }
 
 static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
@@ -493,7 +512,7 @@ static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   if (r->o->comm) r->result->exchange = kva_comm_measured(r->o->comm);
   if (status == KVA_NOT_FINITE && r->metrics)
     r->status = kva_metrics_add_not_finite(r->metrics, kva_trainer_done(r->trainer) + 1, diag);
-  if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)
+  if (keeps_state(r, status) && save(r, diag) == KVA_OK)
     kva_note(diag, NULL, "the state before that step is saved in %s", r->o->checkpoint);
   if (status == KVA_OK) status = kva_trainer_compare(r->trainer, diag);
   if (status == KVA_OK && r->status == KVA_INTERRUPTED && !r->o->json) print_interruption(r);
@@ -514,6 +533,7 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
   options.n_symbols = symbol.value > 0;
   options.progress = on_event;
   options.after_step = after_step;
+  options.goes_on = goes_on;
   options.user = r;
   KVA_TRY(kva_comm_agree(r->o->comm, kva_trainer_create(s, &options, diag, &r->trainer), diag));
   KVA_TRY(kva_processes_compare(s, r->o, &options, data->id, r->trainer, diag));

@@ -48,6 +48,12 @@ wait $pid || code=$?
 [ "$(ls term | wc -l)" -eq 1 ] || fail "SIGTERM saves"
 train 4 --steps 10000000 --checkpoint limit --time-limit 0.3s --checkpoint-every 0
 [ "$(ls limit | wc -l)" -eq 1 ] || fail "--time-limit saves"
+# An evaluation can be interrupted.
+train 4 --steps 3 --eval-batches 1000000000 --eval-every 2 --checkpoint evaluating --time-limit 0.5s
+says "interrupted after step 2, saved in evaluating"
+[ "$(ls evaluating)" = step-0000000002.safetensors ] || fail "an interrupted evaluation saves"
+train 4 --steps 0 --eval-batches 1000000000 --time-limit 0.5s
+says "interrupted in the evaluation"
 
 # 4 batches of 8 are a batch of 32 in micro-batches of 8; one micro-batch of 32 is the same up to rounding.
 data+=,all=1

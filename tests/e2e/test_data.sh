@@ -139,17 +139,32 @@ train line (float[B, 1] target) {
 KV
 python3 - "$work" <<'PY'
 import random, struct, sys
-def save(path, rows, columns, values):
-    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (rows, columns)
+def save(path, rows, columns, values, code="f"):
+    header = "{'descr': '<%s4', 'fortran_order': False, 'shape': (%d, %d), }" % (code, rows, columns)
     header += " " * (-(len(header) + 11) % 64) + "\n"
-    open(path, "wb").write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + struct.pack("<%df" % len(values), *values))
+    open(path, "wb").write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + struct.pack("<%d%s" % (len(values), code), *values))
 r = random.Random(1)
 x = [r.uniform(-1, 1) for _ in range(400)]
 save(sys.argv[1] + "/x.npy", 200, 2, x)
 save(sys.argv[1] + "/y.npy", 200, 1, [2 * x[i] - x[i + 1] for i in range(0, 400, 2)])
+tokens = [r.randrange(256) for _ in range(400)]
+save(sys.argv[1] + "/tokens.npy", 50, 8, tokens, "i")
+save(sys.argv[1] + "/targets.npy", 50, 8, tokens[:77] + [256] + tokens[78:], "i")
 PY
 expect 0 train "$work/line.kv" --data "npy:x=$work/x.npy,target=$work/y.npy,eval=0.2" --metrics "$work/line.jsonl"
 python3 -c 'import json, sys; assert json.loads(open(sys.argv[1]).readlines()[-1])["loss"] < 1e-4' "$work/line.jsonl" || fail "arrays"
+
+# What an evaluation lacks is said before anything is learned.
+expect 1 train "$work/line.kv" --data "npy:x=$work/x.npy,target=$work/y.npy,eval=0" --steps 20
+says "nothing is left for evaluation (200 rows or windows, eval=0)"
+! grep -q "step 20" "$work/out" || fail "refused after training"
+expect 0 train "$work/line.kv" --data "npy:x=$work/x.npy,target=$work/y.npy,eval=0" --steps 20 --eval-every 0
+
+# A row that cannot be used loses nothing.
+expect 1 train models/mlp.kv --data "npy:tokens=$work/tokens.npy,targets=$work/targets.npy,length=8,eval=0" --eval-every 0 \
+  --steps 50 --batch 1 --checkpoint "$work/rows"
+says "the state before that step is saved in $work/rows"
+[ "$(ls "$work/rows" | wc -l)" -eq 1 ] || fail "one checkpoint"
 
 # Files of a train block are taken from the model's folder and from nowhere else.
 mkdir -p "$work/model/data"

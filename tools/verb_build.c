@@ -77,7 +77,7 @@ static void take_train(build_options *o) {
 }
 
 static bool tunes(const kva_tune_choice *c) {
-  return c->freeze.n || c->lora.n || c->loss;
+  return c->freeze.n || c->init.n || c->lora.n || c->loss;
 }
 
 static uint32_t count_gpus(const kva_strings *targets) {
@@ -95,7 +95,9 @@ static int check(const build_options *o, int n_models) {
     if (!is_emit(o->emits.v[i]))
       return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
   if (!o->train && o->mesh_text) return usage("--mesh is for builds with --train", NULL);
-  if (!o->train && tunes(&o->tune)) return usage("--freeze, --lora and --loss are for builds with --train", NULL);
+  if (!o->train && o->memory) return usage("--memory is for builds with --train", NULL);
+  if (!o->train && tunes(&o->tune))
+    return usage("--freeze, --init, --lora and --loss are for builds with --train", NULL);
   if (o->generate && (!o->exe || o->train))
     return usage("--generate is for executables that write texts: --exe, without --train", NULL);
   if (o->tokenizer && !o->generate) return usage("--tokenizer is for --generate", NULL);
@@ -257,7 +259,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
 }
 
 static int run(int argc, char **argv) {
-  build_options o = {.tune = KVA_TUNE_DEFAULTS};
+  build_options o = {.tune = KVA_TUNE_NOTHING};
   const kva_option options[] = {
       {"--output", "-o", "OUT", KVA_OPTION_STRING, &o.output, "where to write"},
       {"--object", "-c", NULL, KVA_OPTION_FLAG, &o.object, "a relocatable object"},

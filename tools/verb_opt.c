@@ -66,7 +66,7 @@ static int opt(const char *path, opt_options *o) {
 }
 
 static int run(int argc, char **argv) {
-  opt_options o = {.tune = KVA_TUNE_DEFAULTS};
+  opt_options o = {.tune = KVA_TUNE_NOTHING};
   const kva_option options[] = {
       KVA_OPT_OPTIONS(&o.choice),
       {"--output", "-o", "FILE", KVA_OPTION_STRING, &o.output, "where to write (standard output)"},

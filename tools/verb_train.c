@@ -525,7 +525,7 @@ static int join(train_options *o) {
 }
 
 static int run(int argc, char **argv) {
-  train_options o = {.check_indices = KVA_CLI_CHECK_INDICES, .settings = KVA_TRAIN_SETTINGS, .tune = KVA_TUNE_DEFAULTS};
+  train_options o = {.check_indices = KVA_CLI_CHECK_INDICES, .settings = KVA_TRAIN_SETTINGS, .tune = KVA_TUNE_NOTHING};
   const kva_option options[] = {
       KVA_TRAIN_OPTIONS(&o.settings),
       {"--tensorboard", NULL, "DIR", KVA_OPTION_STRING, &o.board, "write event files for TensorBoard into this folder"},

@@ -266,6 +266,7 @@ static void test_fine_tune_onnx(void **state) {
                {{.loss = "mse", .n_train = 1000, .train = only_b}, "at most 64"},
                {{.loss = "mse", .n_freeze = 1, .freeze = &path}, "line.onnx"},
                {{.optimizer = "adamw"}, "go with a loss"},
+               {{.loss = "mse", .lora_rank = 2}, "low-rank"},
                {{0}, "no train block"}};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
     assert_fails(KVASIR_INVALID, wrong[i].says, kvasir_compile_training(m, &uncached, &wrong[i].t, &p, &messages));

@@ -2,7 +2,6 @@
 #include "tools/library/tune.h"
 #include "ops/optimizer.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* Parses "zeros", "constant(x)", "normal(s)", "uniform(a,b)", "he". */
@@ -44,25 +43,35 @@ static kva_status read_inits(const kva_strings *list, kva_arena *arena, kva_tune
 
 static kva_status choose_loss(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
                               kva_loss_options *out) {
-  const kva_op_info *optimizer = kva_optimizer_find(c->optimizer);
-  if (!optimizer)
-    return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", c->optimizer, kva_optimizer_list(arena));
+  const char *name = c->optimizer ? c->optimizer : "adamw", *labels = c->labels ? c->labels : "int64";
+  const kva_op_info *optimizer = kva_optimizer_find(name);
+  if (!optimizer) return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", name, kva_optimizer_list(arena));
   kva_train_spec *spec = kva_train_spec_create(arena);
   spec->optimizer = optimizer->name;
   spec->weight_decay = c->weight_decay;
   if (lr > 0) spec->lr = lr;
-  *out = (kva_loss_options){c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), spec};
+  *out = (kva_loss_options){c->loss, kva_dtype_from_name(labels, strlen(labels)), spec};
+  return KVA_OK;
+}
+
+/* Options that nothing would read. */
+static kva_status check_use(const kva_tune_choice *c, kva_diag *diag) {
+  if (!c->loss && (c->labels || c->optimizer))
+    return kva_error(diag, NULL, "labels and optimizer go with a loss that is given; a train block has its own");
+  if (!c->lora.n && (c->rank || !isnan(c->alpha)))
+    return kva_error(diag, NULL, "rank and alpha are those of low-rank updates, and none are asked for (lora)");
   return KVA_OK;
 }
 
 kva_status kva_tune_options_of(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
                                kva_pass_options *out) {
   kva_tune_options *o = KVA_NEW(arena, kva_tune_options);
+  KVA_TRY(check_use(c, diag));
   *o = (kva_tune_options){.train = {c->train.n, c->train.v},
                           .freeze = {c->freeze.n, c->freeze.v},
                           .lora = {c->lora.n, c->lora.v},
-                          .lora_rank = c->rank,
-                          .lora_alpha = c->alpha};
+                          .lora_rank = c->rank ? c->rank : 8,
+                          .lora_alpha = isnan(c->alpha) ? 16 : c->alpha};
   KVA_TRY(read_inits(&c->init, arena, o, diag));
   out->tune = o;
   if (!c->loss) return KVA_OK;
@@ -101,13 +110,12 @@ static kva_status check_numbers(const kvasir_training *t, kva_diag *diag) {
   if (!isfinite(t->lora_alpha) || !isfinite(t->weight_decay) || t->weight_decay < 0)
     return kva_error(diag, NULL, "lora_alpha %g, weight_decay %g: expected finite numbers, weight_decay from 0",
                      t->lora_alpha, t->weight_decay);
-  if (!t->loss && (t->labels || t->optimizer || t->weight_decay > 0))
-    return kva_error(diag, NULL, "labels, optimizer and weight_decay go with a loss, and there is none");
+  if (!t->loss && t->weight_decay > 0) return kva_error(diag, NULL, "weight_decay goes with a loss, and there is none");
   return KVA_OK;
 }
 
 kva_status kva_tune_choice_of(const kvasir_training *t, kva_diag *diag, kva_tune_choice *out) {
-  *out = (kva_tune_choice)KVA_TUNE_DEFAULTS;
+  *out = (kva_tune_choice)KVA_TUNE_NOTHING;
   KVA_TRY(check_numbers(t, diag));
   KVA_TRY(copy_list(t->n_train, t->train, "train", diag, &out->train));
   KVA_TRY(copy_list(t->n_freeze, t->freeze, "freeze", diag, &out->freeze));
@@ -115,9 +123,9 @@ kva_status kva_tune_choice_of(const kvasir_training *t, kva_diag *diag, kva_tune
   KVA_TRY(copy_list(t->n_lora, t->lora, "lora", diag, &out->lora));
   out->loss = t->loss;
   out->weight_decay = t->weight_decay;
-  if (t->labels) out->labels = t->labels;
-  if (t->optimizer) out->optimizer = t->optimizer;
-  if (t->lora_rank) out->rank = t->lora_rank;
+  out->labels = t->labels;
+  out->optimizer = t->optimizer;
+  out->rank = t->lora_rank;
   if (t->lora_alpha != 0) out->alpha = t->lora_alpha;
   return KVA_OK;
 }

@@ -303,6 +303,8 @@ typedef struct kva_cg_cpu {
 /* See kva_codegen_describe. `arena` holds the strings. */
 KVA_MUST_USE kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag,
                                             kva_cg_cpu *out_cpu, kva_target *out_target);
+/* KVA_MISSING: this machine lacks something that code for the CPU of this name may use. Of aarch64 nothing is known. */
+KVA_MUST_USE kva_status kva_cg_check_host(const char *cpu, kva_arena *arena, kva_diag *diag);
 KVA_MUST_USE kva_status kva_cg_describe_gpu(const kva_target_options *options, kva_diag *diag, kva_target *out_target);
 
 /* ---- llvm_ptx.c -------------------------------------------------------------------------------------------------- */

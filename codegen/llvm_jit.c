@@ -23,18 +23,24 @@ static kva_status link_objects(kva_codegen *cg, LLVMMemoryBufferRef *objects) {
   return status;
 }
 
+static kva_status find_library(kva_codegen *cg, const char *name) {
+  LLVMOrcDefinitionGeneratorRef found = NULL;
+  char prefix = LLVMOrcLLJITGetGlobalPrefix(cg->jit);
+  LLVMErrorRef error = LLVMOrcCreateDynamicLibrarySearchGeneratorForPath(&found, name, prefix, NULL, NULL);
+  KVA_TRY(kva_cg_check(cg->diag, error, name));
+  LLVMOrcJITDylibAddGenerator(LLVMOrcLLJITGetMainJITDylib(cg->jit), found);
+  return KVA_OK;
+}
+
+/* By name, too: in a process that loaded this library locally, the names of what came with it are not global. */
 static kva_status find_libraries(kva_codegen *cg) {
-  LLVMOrcJITDylibRef library = LLVMOrcLLJITGetMainJITDylib(cg->jit);
   LLVMOrcDefinitionGeneratorRef process = NULL;
   char prefix = LLVMOrcLLJITGetGlobalPrefix(cg->jit);
   LLVMErrorRef error = LLVMOrcCreateDynamicLibrarySearchGeneratorForProcess(&process, prefix, NULL, NULL);
   KVA_TRY(kva_cg_check(cg->diag, error, "finding the C library"));
-  LLVMOrcJITDylibAddGenerator(library, process);
-  LLVMOrcDefinitionGeneratorRef libm = NULL;
-  error = LLVMOrcCreateDynamicLibrarySearchGeneratorForPath(&libm, LIBM_SO, prefix, NULL, NULL);
-  KVA_TRY(kva_cg_check(cg->diag, error, "finding libm"));
-  LLVMOrcJITDylibAddGenerator(library, libm);
-  return KVA_OK;
+  LLVMOrcJITDylibAddGenerator(LLVMOrcLLJITGetMainJITDylib(cg->jit), process);
+  KVA_TRY(find_library(cg, LIBM_SO));
+  return find_library(cg, LIBGCC_S_SO);
 }
 
 static kva_status look_up(kva_codegen *cg, kva_cg_kernel *kernel) {
@@ -48,6 +54,7 @@ kva_status kva_codegen_jit(kva_codegen *cg) {
   if (cg->jit) return KVA_OK;
   if (cg->target.kind == KVA_TARGET_GPU || cg->foreign)
     return kva_error(cg->diag, NULL, "code for %s does not run in this process", cg->target.description);
+  if (!*cg->features) KVA_TRY(kva_cg_check_host(cg->cpu, cg->arena, cg->diag)); /* named; else it is the host's */
   LLVMMemoryBufferRef *objects = KVA_NEW_ARRAY(cg->arena, LLVMMemoryBufferRef, cg->modules.len);
   KVA_TRY(kva_cg_objects(cg, objects));
   kva_status status = kva_cg_check(cg->diag, LLVMOrcCreateLLJIT(&cg->jit, NULL), "starting the JIT");

@@ -18,41 +18,48 @@ enum { HOST = AARCH64 };
 enum { HOST = X86 };
 #endif
 
-/* CPUs that code can be generated for by name. LLVM's C interface neither lists its CPUs nor rejects unknown names. */
+/* CPUs that code can be generated for by name. LLVM's C interface neither lists its CPUs, nor rejects unknown names,
+ * nor says what a CPU has. */
 typedef struct cpu_row {
   const char *name;
   int vector_bits;
-  uint32_t dots; /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2, KVA_TARGET_AMX */
-  int machine;   /* index in machines */
+  uint32_t dots;     /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2, KVA_TARGET_AMX */
+  int machine;       /* index in machines */
+  const char *needs; /* x86: features, by LLVM's names, of which code may make use */
 } cpu_row;
 #define SIGNED KVA_TARGET_DOT4_SIGNED
 #define DOTS   (KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED)
 /* Of CPUs with AVX512_BF16. Measured on Zen 5: as many vdpbf16ps as FMAs in a time, so twice the products. On Intel's
  * FMAs of converted elements are no slower; those have AMX. */
 #define ZEN (KVA_TARGET_DOT4 | KVA_TARGET_DOT2)
+#define V2  "cx16,popcnt,sse4.2"
+#define V3  V2 ",avx2,bmi,bmi2,f16c,fma,lzcnt,movbe"
+#define V4  V3 ",avx512bw,avx512cd,avx512dq,avx512f,avx512vl"
+#define ICE V4 ",avx512bitalg,avx512ifma,avx512vbmi,avx512vbmi2,avx512vnni,avx512vpopcntdq,gfni"
 static const cpu_row cpus[] = {
-    {"x86-64", 128, 0, X86},
-    {"x86-64-v2", 128, 0, X86},
-    {"x86-64-v3", 256, 0, X86},
-    {"x86-64-v4", 512, 0, X86},
-    {"haswell", 256, 0, X86},
-    {"skylake", 256, 0, X86},
-    {"skylake-avx512", 512, 0, X86},
-    {"cascadelake", 512, KVA_TARGET_DOT4, X86},
-    {"icelake-server", 512, KVA_TARGET_DOT4, X86},
-    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86},
-    {"alderlake", 256, KVA_TARGET_DOT4, X86},
-    {"znver1", 256, 0, X86},
-    {"znver2", 256, 0, X86},
-    {"znver3", 256, 0, X86},
-    {"znver4", 512, ZEN, X86},
-    {"znver5", 512, ZEN, X86},
-    {"cortex-a72", 128, 0, AARCH64},
-    {"cortex-a76", 128, SIGNED, AARCH64},
-    {"neoverse-n1", 128, SIGNED, AARCH64},
-    {"apple-m1", 128, SIGNED, AARCH64},
-    {"neoverse-v1", 128, DOTS, AARCH64},
-    {"neoverse-n2", 128, DOTS, AARCH64},
+    {"x86-64", 128, 0, X86, ""},
+    {"x86-64-v2", 128, 0, X86, V2},
+    {"x86-64-v3", 256, 0, X86, V3},
+    {"x86-64-v4", 512, 0, X86, V4},
+    {"haswell", 256, 0, X86, V3},
+    {"skylake", 256, 0, X86, V3},
+    {"skylake-avx512", 512, 0, X86, V4},
+    {"cascadelake", 512, KVA_TARGET_DOT4, X86, V4 ",avx512vnni"},
+    {"icelake-server", 512, KVA_TARGET_DOT4, X86, ICE},
+    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86,
+     ICE ",amx-bf16,amx-int8,amx-tile,avx512bf16,avx512fp16,avxvnni"},
+    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 ",avxvnni,gfni"},
+    {"znver1", 256, 0, X86, V3 ",sse4a"},
+    {"znver2", 256, 0, X86, V3 ",sse4a"},
+    {"znver3", 256, 0, X86, V3 ",sse4a"},
+    {"znver4", 512, ZEN, X86, ICE ",avx512bf16,sse4a"},
+    {"znver5", 512, ZEN, X86, ICE ",avx512bf16,avxvnni,sse4a"},
+    {"cortex-a72", 128, 0, AARCH64, ""},
+    {"cortex-a76", 128, SIGNED, AARCH64, ""},
+    {"neoverse-n1", 128, SIGNED, AARCH64, ""},
+    {"apple-m1", 128, SIGNED, AARCH64, ""},
+    {"neoverse-v1", 128, DOTS, AARCH64, ""},
+    {"neoverse-n2", 128, DOTS, AARCH64, ""},
 };
 
 static const cpu_row *find_cpu(const char *name) {
@@ -152,6 +159,13 @@ static int cores_of_this_machine(void) {
   return n < MAX_CORES ? (int)n : MAX_CORES;
 }
 
+/* `feature`, of this length, is in a list of LLVM's: "+avx2,-sse4a". */
+static bool has_feature(const char *list, const char *feature, size_t length) {
+  for (const char *at = list; (at = strchr(at, '+')); at++)
+    if (!strncmp(at + 1, feature, length) && (!at[1 + length] || at[1 + length] == ',')) return true;
+  return false;
+}
+
 /* LLVM does not check the memory of its C strings: NULL is one that found none. */
 static char *own_string(kva_arena *arena, char *llvm_string) {
   if (!llvm_string) kva_fatal_memory("out of memory: LLVM asked for a string");
@@ -175,6 +189,21 @@ static void describe_cpu(const kva_target_options *options, const machine_row *r
                       .l2_bytes = own ? of_this_machine(_SC_LEVEL2_CACHE_SIZE, COMMON_L2) : COMMON_L2,
                       .cores = own ? cores_of_this_machine() : COMMON_CORES};
   snprintf(out->description, sizeof out->description, "%s %s %d-bit", row->arch, cpu->name, bits);
+}
+
+kva_status kva_cg_check_host(const char *cpu, kva_arena *arena, kva_diag *diag) {
+  const cpu_row *row = find_cpu(cpu);
+  const char *host = own_string(arena, LLVMGetHostCPUFeatures());
+  for (const char *f = row ? row->needs : ""; *f;) {
+    size_t length = strcspn(f, ",");
+    if (!has_feature(host, f, length))
+      return kva_fail(diag, KVA_MISSING, NULL, "code for %s does not run on this machine, which has no %.*s", cpu,
+                      (int)length, f);
+    f += length + (f[length] == ',');
+  }
+  bool tiles = row && row->dots & KVA_TARGET_AMX;
+  if (!tiles || kva_tiles_permit()) return KVA_OK;
+  return kva_fail(diag, KVA_MISSING, NULL, "code for %s does not run here: the system permits no tiles (AMX)", cpu);
 }
 
 kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag, kva_cg_cpu *out_cpu,

@@ -82,7 +82,7 @@ static void test_wrong_choices(void **state) {
     kvasir_compile_options o;
     const char *says;
   } cases[] = {{{.device = "tpu"}, "tpu"},           {{.precision = "f7"}, "f7"},
-               {{.target = "sm_80"}, "is a GPU"},    {{.target = "aarch64-linux-gnu"}, "another machine"},
+               {{.target = "sm_80"}, "is a GPU"},    {{.target = "aarch64-linux-gnu"}, "in this process"},
                {{.target = "z80"}, "z80"},           {{.device = "ptxsim", .target = "x86-64-v3"}, "must be a GPU"},
                {{.gemm = "library"}, "is for GPUs"}, {{.device = "ptxsim", .target = "sm_1"}, "sm_1"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -94,6 +94,27 @@ static void test_wrong_choices(void **state) {
   kvasir_model_destroy(m);
 }
 
+/* No CPU has both AMX and SSE4a. */
+static void test_other_cpus(void **state) {
+  (void)state;
+  static const char *const cpus[] = {"sapphirerapids", "znver4"};
+  kvasir_model *m = open_text(twice_model);
+  int refused = 0;
+  for (int i = 0; i < 2; i++) {
+    const kvasir_compile_options o = {.cache = "off", .target = cpus[i]};
+    kvasir_program *p;
+    kvasir_messages *messages;
+    kvasir_status status = kvasir_compile(m, &o, &p, &messages);
+    if (status != KVASIR_OK) assert_int_equal(status, KVASIR_MISSING);
+    if (status != KVASIR_OK) assert_non_null(strstr(kvasir_messages_text(messages), "does not run"));
+    refused += status != KVASIR_OK;
+    kvasir_messages_destroy(messages);
+    kvasir_program_destroy(p);
+  }
+  assert_true(refused);
+  kvasir_model_destroy(m);
+}
+
 /* A model may be compiled again, also after a failure, and for another device. */
 static void test_compile_again(void **state) {
   (void)state;
@@ -101,7 +122,14 @@ static void test_compile_again(void **state) {
   float x[] = {1, 2, 3, 4}, scale[] = {10, 100};
   const kvasir_tensor in[] = {floats(2, 2, 2, x), floats(1, 2, 0, scale)};
   const kvasir_compile_options choices[] = {
-      uncached, {.cache = "off", .precision = "bf16"}, {.cache = "off", .target = "x86-64-v2"}, {.device = "ptxsim"}};
+    uncached,
+    {.cache = "off", .precision = "bf16"},
+    {.cache = "off", .target = "x86-64-v2"},
+    {.device = "ptxsim"},
+#if defined __x86_64__
+    {.cache = "off", .target = "x86_64-linux-gnu"},
+#endif
+  };
   for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
     kvasir_program *p;
     kvasir_session *s;
@@ -293,10 +321,19 @@ static void test_own_failures(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      silent(test_inspect),      silent(test_pins_and_defines), silent(test_messages_have_places),
-      silent(test_wrong_models), silent(test_wrong_choices),    silent(test_compile_again),
-      silent(test_run),          silent(test_wrong_tensors),    silent(test_check_indices),
-      silent(test_devices),      silent(test_unknown_shape),    silent(test_own_failures),
+      silent(test_inspect),
+      silent(test_pins_and_defines),
+      silent(test_messages_have_places),
+      silent(test_wrong_models),
+      silent(test_wrong_choices),
+      silent(test_other_cpus),
+      silent(test_compile_again),
+      silent(test_run),
+      silent(test_wrong_tensors),
+      silent(test_check_indices),
+      silent(test_devices),
+      silent(test_unknown_shape),
+      silent(test_own_failures),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,8 +113,6 @@ static kva_status choose(const kvasir_compile_options *o, kva_arena *arena, kva_
   bool on_cpu = !o->device || !strcmp(o->device, "cpu");
   out->target = kva_target_named(on_cpu ? o->target : NULL);
   if (on_cpu && gpu) return kva_error(diag, NULL, "target %s is a GPU, and the device is a CPU", o->target);
-  if (on_cpu && out->target.triple)
-    return kva_error(diag, NULL, "target %s: code for another machine does not run in this process", o->target);
   if (!on_cpu && o->target && !gpu)
     return kva_error(diag, NULL, "device %s: target must be a GPU such as sm_80, found '%s'", o->device, o->target);
   KVA_TRY(kva_math_named(o->math, diag, &out->target));

@@ -5,7 +5,7 @@
  * atoms: symbols, floordiv, mod, min, max. Construction simplifies with what ranges prove, e.g. for 0 <= j < N: (i*N +
  * j) / N -> i and (i*N + j) % N -> j; so reshapes are free after fusion.
  *
- * Arithmetic on constants is checked. An overflow yields the special expression `kva_expr_overflow`, which absorbs
+ * Arithmetic on constants is checked. An overflow yields the expression of kind KVA_EXPR_OVERFLOW, which absorbs
  * everything and which shape checks report. */
 #ifndef KVA_IR_EXPR_H
 #define KVA_IR_EXPR_H

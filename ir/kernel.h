@@ -295,7 +295,8 @@ kva_kbuf *kva_k_shared(kva_kb *b, const char *name, kva_dtype dtype, int64_t ext
 /* The compute type of storage type t: f16 -> f32, int4 -> i8, ... */
 kva_dtype kva_k_compute_type(kva_dtype t);
 
-/* Arithmetic. Folds constants and neutral elements (x+0, x*1, select of a constant), for integers only if exact. */
+/* Arithmetic. Folds constants and neutral elements: x + 0, x * 1, select of a constant. That is exact, but for the sign
+ * of zero: -0 + 0 of floats stays -0. x * 0 and x - x are folded for integers alone. */
 kva_kval kva_k_op(kva_kb *b, kva_kop op, kva_kval x, kva_kval y, kva_kval z); /* unused operands NULL */
 static inline kva_kval kva_k1(kva_kb *b, kva_kop op, kva_kval x) {
   return kva_k_op(b, op, x, NULL, NULL);

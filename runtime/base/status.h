@@ -87,8 +87,9 @@ void kva_diag_destroy(kva_diag *diag);
 kva_status kva_error(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
 /* Like kva_error, with the status to return (KVA_UNSUPPORTED, KVA_IO, ...). */
 kva_status kva_fail(kva_diag *diag, kva_status status, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(4, 5);
-/* Adds a note to the last diagnostic ("expanded from here"), or a separate warning. */
+/* Adds a note to the last diagnostic ("expanded from here"). */
 void kva_note(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
+/* Adds a warning, a diagnostic of its own. */
 void kva_warn(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
 /* A warning that a file may give cause for many times: one line for all with the same fmt, and their number. */
 void kva_warn_counted(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);

@@ -58,7 +58,8 @@ struct kva_contraction {
   kva_kval (*result)(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_index);
 };
 
-/* A matmul of floats, conv or one of conv's gradients as a contraction. `user` data lives as long as l's kernel. */
+/* A matmul of floats or of bytes of both signs, conv or one of conv's gradients as a contraction. `user` data lives as
+ * long as l's kernel. */
 kva_contraction kva_contract_of(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_conv(kva_lower *l, const kva_node *n);

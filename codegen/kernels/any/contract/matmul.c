@@ -1,5 +1,6 @@
-/* Float matmul as a contraction (contraction.h): a single line of N columns. When b is one matrix for all of a batch,
- * the leading dims of a are rows; else they are the contraction's batch. */
+/* A matmul of floats, or of bytes of both signs by words (words.c), as a contraction (contraction.h): a single line of
+ * N columns. When b is one matrix for all of a batch, the leading dims of a are rows; else they are the contraction's
+ * batch. */
 #include "codegen/kernels/any/contract/contraction.h"
 #include "ops/matmul.h"
 

@@ -1,4 +1,5 @@
-/* Products of integers: loops over batch, rows and columns, one sum over k. */
+/* Products of integers, but for those that a CPU multiplies by words (words.c): loops over batch, rows and columns, one
+ * sum over k. */
 #include "codegen/kernels/kernels.h"
 #include "ops/matmul.h"
 

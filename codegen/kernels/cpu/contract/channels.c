@@ -587,7 +587,7 @@ static void compute_block(const channels *x) {
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
-/* What remains of *io after a digit below `extent` is taken off its end. */
+/* Splits off the lowest mixed-radix digit: returns *io mod n and sets *io to *io div n. */
 static const kva_expr *digit(const channels *x, const kva_expr **io, const kva_expr *n) {
   const kva_expr *v = kva_expr_mod(x->e, *io, n);
   *io = kva_expr_div(x->e, *io, n);

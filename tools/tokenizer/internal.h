@@ -22,7 +22,7 @@ typedef struct kva_piece {
 } kva_piece;
 typedef KVA_VEC(kva_piece) kva_pieces;
 
-typedef enum kva_step_kind_of_text {
+typedef enum kva_text_kind {
   KVA_TEXT_PREFIX,  /* `to` before every piece */
   KVA_TEXT_REPLACE, /* matches by `to` */
   KVA_TEXT_NORMAL_FORM,

@@ -276,16 +276,6 @@ int32_t kva_sequences_outputs(const kva_sequences *q) {
   return q->own_outputs;
 }
 
-int64_t kva_sequences_output_bytes(const kva_sequences *q, int32_t output, int64_t rows) {
-  const kva_buffer_desc *b = &q->desc->buffers[q->desc->outputs[output]];
-  kva_tensor t = tensor_of(b);
-  int axis = q->output_axes[output];
-  for (int32_t d = axis != KVA_SHARED; d < b->rank; d++)
-    if (d != axis && !fixed_size(&b->dims[d])) return -1;
-  if (axis >= 0) t.dims[axis] = rows;
-  return kva_tensor_bytes(&t);
-}
-
 kva_sequence *kva_sequences_get(const kva_sequences *q, int64_t sequence) {
   return sequence >= 0 && sequence < q->n_sequences ? q->sequences[sequence] : NULL;
 }
@@ -293,10 +283,6 @@ kva_sequence *kva_sequences_get(const kva_sequences *q, int64_t sequence) {
 int64_t kva_sequences_length(const kva_sequences *q, int64_t sequence) {
   const kva_sequence *s = kva_sequences_get(q, sequence);
   return s ? s->rows : -1;
-}
-
-int64_t kva_sequences_page_rows(const kva_sequences *q) {
-  return q->page_rows;
 }
 
 int64_t kva_sequences_free_rows(const kva_sequences *q) {

@@ -33,17 +33,16 @@ KVA_MUST_USE kva_status kva_sequences_fork(kva_sequences *q, int64_t sequence, i
 void kva_sequences_remove(kva_sequences *q, int64_t sequence);
 /* Rows of a sequence; -1: there is none of this number. */
 int64_t kva_sequences_length(const kva_sequences *q, int64_t sequence);
-/* Rows for which there are free pages: a sequence takes whole ones, of kva_sequences_page_rows rows. */
+/* Rows for which there are free pages: a sequence takes whole ones. */
 int64_t kva_sequences_free_rows(const kva_sequences *q);
-int64_t kva_sequences_page_rows(const kva_sequences *q);
 
 /* New rows of one sequence. */
 typedef struct kva_sequence_rows {
   int64_t sequence, rows;
   const kva_tensor *inputs; /* the model's own, of this sequence alone: first dimension 1, then `rows` rows */
   int64_t wanted;           /* results are wanted of so many of the last rows; 0: outputs is not used */
-  /* The model's own. data: the caller's memory of kva_sequences_output_bytes, or NULL: not wanted. Type and dimensions,
-   * 1 and `wanted` rows among them, are filled in. */
+  /* The model's own. data: the caller's memory, or NULL: not wanted. Type and dimensions, 1 and `wanted` rows among
+   * them, are filled in. */
   kva_tensor *outputs;
 } kva_sequence_rows;
 
@@ -52,8 +51,6 @@ typedef struct kva_sequence_rows {
  * `longest`. KVA_NO_MEMORY and nothing done: no pages are free. After other failures sequences have the rows that ran
  * (kva_sequences_length). Why it failed: kva_session_error. */
 KVA_MUST_USE kva_status kva_sequences_append(kva_sequences *q, int64_t n, const kva_sequence_rows *parts);
-/* Bytes of output `output` of so many rows of a sequence; -1: they depend on more than rows. */
-int64_t kva_sequences_output_bytes(const kva_sequences *q, int32_t output, int64_t rows);
 
 /* Takes away the last `rows` rows. State is kept of the last calls and of every 128th row; where it is older than the
  * new end, the rows between are run again, from inputs that the sequence keeps. To where a window has dropped what it

@@ -64,12 +64,6 @@ static kva_kval element_of(kva_lowering *w, const kva_tensor_data *t, int64_t i)
   return kva_k_const_i(w->l.kb, type, kva_load_i64(t->dtype, t->data, i));
 }
 
-static int64_t count_of(const kva_tensor_data *t) {
-  int64_t n = 1;
-  for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
-  return n;
-}
-
 /* The tensor of a constant node; NULL for other values. */
 static const kva_tensor_data *constant_of(const kva_value *v) {
   if (!v || !v->def || !kva_is(v->def, KVA_OP_constant)) return NULL;
@@ -82,7 +76,7 @@ enum { MAX_INLINE = 16 };
 static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_tensor_data *t,
                                 const kva_expr *const *idx) {
   kva_kb *b = w->l.kb;
-  int64_t count = count_of(t);
+  int64_t count = kva_tensor_elements(t);
   kva_dtype type = kva_k_compute_type(t->dtype);
   if (count > MAX_INLINE)
     return kva_lowering_fail(w, n, type, "a constant of %lld elements inside a fused group", (long long)count);
@@ -98,7 +92,7 @@ static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_te
 /* A constant of one element, whose value is part of the code; NULL for other values. */
 static const kva_tensor_data *number_of(const kva_value *v) {
   const kva_tensor_data *t = constant_of(v);
-  return t && count_of(t) == 1 ? t : NULL;
+  return t && kva_tensor_elements(t) == 1 ? t : NULL;
 }
 
 static kva_kval load_parameter(kva_lowering *w, const kva_value *v, const kva_expr *const *idx) {

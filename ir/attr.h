@@ -29,6 +29,12 @@ typedef struct kva_tensor_data {
   bool mapped; /* memory of a file, which can be released at any time: pages come back when they are read */
 } kva_tensor_data;
 
+static inline int64_t kva_tensor_elements(const kva_tensor_data *t) {
+  int64_t n = 1;
+  for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
+  return n;
+}
+
 typedef struct kva_state kva_state; /* ir.h */
 
 typedef enum kva_attr_kind {

@@ -15,23 +15,17 @@ static const kva_tensor_data *constant_of(const kva_value *v) {
   return v->def && kva_is(v->def, KVA_OP_constant) ? ((const kva_constant_attrs *)v->def->attrs)->value : NULL;
 }
 
-static int64_t elements_of(const kva_tensor_data *t) {
-  int64_t n = 1;
-  for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
-  return n;
-}
-
 static kva_value *constant(kva_builder *b, kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data) {
   kva_tensor_data *t = KVA_NEW(b->m->arena, kva_tensor_data);
   *t = (kva_tensor_data){.dtype = dtype, .rank = rank, .data = data};
   t->dims = kva_arena_memdup(b->m->arena, dims, rank * sizeof *dims);
-  t->bytes = elements_of(t) * kva_dtype_bits(dtype) / 8;
+  t->bytes = kva_tensor_elements(t) * kva_dtype_bits(dtype) / 8;
   return kva_const_tensor(b, t);
 }
 
 /* The elements of t plus `by`, in v's shape, which is static. */
 static kva_value *moved_constant(kva_builder *b, const kva_value *v, const kva_tensor_data *t, int64_t by) {
-  int64_t n = elements_of(t), dims[KVA_MAX_RANK] = {0};
+  int64_t n = kva_tensor_elements(t), dims[KVA_MAX_RANK] = {0};
   bool zero = true;
   int32_t *data = KVA_NEW_ARRAY(b->m->arena, int32_t, n + 1);
   for (int64_t i = 0; i < n; i++) {
@@ -57,7 +51,7 @@ static bool is_unsigned(const kva_codes *x) {
 
 /* Constant codes with the top bit turned. */
 static kva_value *turned_constant(kva_builder *b, const kva_tensor_data *t, kva_dtype to) {
-  int64_t n = elements_of(t);
+  int64_t n = kva_tensor_elements(t);
   const uint8_t *from = t->data;
   uint8_t *data = KVA_NEW_ARRAY(b->m->arena, uint8_t, n + 1);
   for (int64_t i = 0; i < n; i++) data[i] = from[i] ^ 0x80;

@@ -93,8 +93,7 @@ kva_status kva_index_check_constant(kva_module *m, const kva_node *n) {
   const kva_node *source = kva_operand(n, x.operand)->def;
   if (!source || !kva_is(source, KVA_OP_constant)) return KVA_OK;
   const kva_tensor_data *data = ((const kva_constant_attrs *)source->attrs)->value;
-  int64_t elements = 1;
-  for (uint32_t d = 0; d < data->rank; d++) elements *= data->dims[d];
+  int64_t elements = kva_tensor_elements(data);
   for (int64_t i = 0; i < elements; i++) {
     int64_t index = kva_load_i64(data->dtype, data->data, i);
     if (!is_in_range(m->exprs, &x, i, index)) return constant_error(m, n, &x, i, index);

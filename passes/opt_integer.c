@@ -41,12 +41,6 @@ static const kva_tensor_data *constant_of(const kva_value *v) {
   return kva_constant_of(v);
 }
 
-static int64_t elements_of(const kva_tensor_data *t) {
-  int64_t n = 1;
-  for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
-  return n;
-}
-
 /* Operand i of n is made of codes, with one scale or, if axis >= 0, one for each of its indices. */
 static bool is_factor(const kva_node *n, uint32_t i, int64_t axis, factor *out) {
   const kva_node *d = kva_operand(n, i)->def;
@@ -64,7 +58,7 @@ static bool is_factor(const kva_node *n, uint32_t i, int64_t axis, factor *out) 
 static double reach_of(const factor *f) {
   bool is_unsigned = f->codes.codes->type->dtype == KVA_U8;
   double low = is_unsigned ? 0 : -128, high = low + 255, reach = fmax(-low, high);
-  for (int64_t i = 0; f->zero && i < elements_of(f->zero); i++) {
+  for (int64_t i = 0; f->zero && i < kva_tensor_elements(f->zero); i++) {
     double zero = (double)kva_load_i64(f->zero->dtype, f->zero->data, i), here = fmax(zero - low, high - zero);
     reach = i && reach > here ? reach : here;
   }
@@ -78,7 +72,7 @@ static float scale_at(const factor *x, const factor *w, double divisor, int64_t 
 }
 
 static bool has_normal_scales(const factor *x, const factor *w, double divisor) {
-  for (int64_t i = 0; i < elements_of(w->scale); i++)
+  for (int64_t i = 0; i < kva_tensor_elements(w->scale); i++)
     if (!isnormal(scale_at(x, w, divisor, i))) return false;
   return true;
 }
@@ -132,7 +126,7 @@ bool kva_stays_codes(const kva_node *n) {
 
 /* The scales as a constant that broadcasts to the result. */
 static kva_value *scales_of(kva_builder *b, const kva_node *n, const factor *x, const factor *w, double divisor) {
-  int64_t count = elements_of(w->scale), dims[KVA_MAX_RANK];
+  int64_t count = kva_tensor_elements(w->scale), dims[KVA_MAX_RANK];
   kva_tensor_data *t = KVA_NEW(b->m->arena, kva_tensor_data);
   float *data = KVA_NEW_ARRAY(b->m->arena, float, count + 1);
   for (int64_t i = 0; i < count; i++) data[i] = scale_at(x, w, divisor, i);

@@ -24,15 +24,9 @@ static kva_line constant_line(kva_expr_ctx *c, int64_t base) {
   return (kva_line){.base = kva_expr_const(c, base)};
 }
 
-static int64_t elements_of(const kva_tensor_data *t) {
-  int64_t n = 1;
-  for (uint32_t k = 0; k < t->rank; k++) n *= t->dims[k];
-  return n;
-}
-
 /* Derives the progression from the first two elements along each axis, then checks all elements. */
 static bool line_of_constant(kva_expr_ctx *c, const kva_tensor_data *t, kva_line *out) {
-  int64_t n = elements_of(t), stride = 1, at[KVA_MAX_RANK] = {0};
+  int64_t n = kva_tensor_elements(t), stride = 1, at[KVA_MAX_RANK] = {0};
   if (t->rank > KVA_MAX_RANK || n < 1 || n > LINE_LIMIT || t->dtype == KVA_STRING || t->dtype == KVA_BOOL) return false;
   int64_t first, next;
   if (!element_of(t, 0, &first)) return false;

@@ -15,12 +15,6 @@ static double element_of(const kva_tensor_data *t, int64_t i) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
 }
 
-static int64_t elements_of(const kva_tensor_data *t) {
-  int64_t n = 1;
-  for (uint32_t k = 0; k < t->rank; k++) n *= t->dims[k];
-  return n;
-}
-
 /* ---- constants --------------------------------------------------------------------------------------------------- */
 
 /* A constant matrix in which key s is visible to query t exactly if t + lower < s <= t + upper. */
@@ -53,7 +47,7 @@ static bool fit_row(const kva_tensor_data *t, kva_mask_kind kind, int64_t row, i
 
 static bool band_of_constant(const kva_tensor_data *t, kva_mask_kind kind, band *out) {
   if (t->rank < 2 || t->dtype == KVA_STRING) return false;
-  int64_t rows = t->dims[t->rank - 2], columns = t->dims[t->rank - 1], n = elements_of(t);
+  int64_t rows = t->dims[t->rank - 2], columns = t->dims[t->rank - 1], n = kva_tensor_elements(t);
   *out = (band){0};
   if (n != rows * columns || n < 1 || n > MASK_LIMIT) return false;
   for (int64_t r = 0; r < rows; r++)
@@ -151,7 +145,7 @@ static bool predicate_of_added(kva_expr_ctx *c, const kva_value *v, predicate *o
 /* ---- the first rows ---------------------------------------------------------------------------------------------- */
 
 static bool head_of_constant(const kva_tensor_data *t, uint32_t axis, int64_t *out_rows, bool *out_first) {
-  if (axis >= t->rank || elements_of(t) > MASK_LIMIT || t->dtype == KVA_STRING) return false;
+  if (axis >= t->rank || kva_tensor_elements(t) > MASK_LIMIT || t->dtype == KVA_STRING) return false;
   for (uint32_t k = 0; k < t->rank; k++)
     if (k != t->rank - 1 - axis && t->dims[k] != 1) return false;
   int64_t n = t->dims[t->rank - 1 - axis], rows = 0;

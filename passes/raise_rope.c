@@ -105,8 +105,7 @@ static double element_of(const kva_tensor_data *t, int64_t i) {
 }
 
 static bool constant_repeats(const kva_tensor_data *t, bool interleaved) {
-  int64_t n = 1, row = t->rank ? t->dims[t->rank - 1] : 1;
-  for (uint32_t k = 0; k < t->rank; k++) n *= t->dims[k];
+  int64_t n = kva_tensor_elements(t), row = t->rank ? t->dims[t->rank - 1] : 1;
   if (!kva_dtype_is_float(t->dtype) || row % 2 || n > TABLE_LIMIT) return false;
   for (int64_t i = 0; i < n; i += row) {
     for (int64_t k = 0; k < row / 2; k++) {

@@ -21,8 +21,7 @@ static bool element_as_double(const kva_tensor_data *t, int64_t i, double *out) 
 bool kva_splat_value(const kva_value *v, double *out_x) {
   const kva_tensor_data *t = kva_constant_of(v);
   if (!t || t->dtype == KVA_STRING) return false;
-  int64_t n = 1;
-  for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
+  int64_t n = kva_tensor_elements(t);
   /* Larger constants are weights; looking at all of them here would cost more than the rewrite gains. */
   if (n < 1 || n > 4096) return false;
   double next;

@@ -9,9 +9,7 @@ enum { MAX_PATH = 4096, PRINTED_ELEMENTS = 64 }; /* larger tensors of a text are
 
 static bool is_large(const kva_node *n) {
   const kva_tensor_data *data = kva_is(n, KVA_OP_constant) ? ((const kva_constant_attrs *)n->attrs)->value : NULL;
-  int64_t elements = 1;
-  for (uint32_t d = 0; data && d < data->rank; d++) elements *= data->dims[d];
-  return data && elements > PRINTED_ELEMENTS;
+  return data && kva_tensor_elements(data) > PRINTED_ELEMENTS;
 }
 
 static bool has_large_constants(const kva_module *m) {

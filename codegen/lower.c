@@ -64,12 +64,6 @@ static kva_kval element_of(kva_lowering *w, const kva_tensor_data *t, int64_t i)
   return kva_k_const_i(w->l.kb, type, kva_load_i64(t->dtype, t->data, i));
 }
 
-/* The tensor of a constant node; NULL for other values. */
-static const kva_tensor_data *constant_of(const kva_value *v) {
-  if (!v || !v->def || !kva_is(v->def, KVA_OP_constant)) return NULL;
-  return ((const kva_constant_attrs *)v->def->attrs)->value;
-}
-
 enum { MAX_INLINE = 16 };
 
 /* Constants of a group have no buffer: a scalar is an immediate, a short list a chain of selects. */
@@ -91,7 +85,7 @@ static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_te
 
 /* A constant of one element, whose value is part of the code; NULL for other values. */
 static const kva_tensor_data *number_of(const kva_value *v) {
-  const kva_tensor_data *t = constant_of(v);
+  const kva_tensor_data *t = kva_constant_of(v);
   return t && kva_tensor_elements(t) == 1 ? t : NULL;
 }
 
@@ -123,7 +117,7 @@ typedef struct memo_key {
 
 static kva_kval evaluate_node(kva_lowering *w, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
   if (n == w->tile) return kva_lowering_bound(w, n, result, idx);
-  const kva_tensor_data *t = constant_of(&n->results[0]);
+  const kva_tensor_data *t = kva_constant_of(&n->results[0]);
   if (t) return inline_constant(w, n, t, idx);
   if (n->op->lower_kind != KVA_LOWER_ELEMENT) {
     return kva_lowering_fail(w, n, kva_k_compute_type(n->results[result].type->dtype), "no code for one element of it");

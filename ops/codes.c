@@ -9,10 +9,9 @@ bool kva_is_byte(const kva_value *x) {
 
 /* ---- zero points, in int32; NULL: 0 ------------------------------------------------------------------------------ */
 
-/* The payload of a constant, through reshapes, which keep the order. */
-static const kva_tensor_data *constant_of(const kva_value *v) {
+const kva_tensor_data *kva_reshaped_constant(const kva_value *v) {
   while (v->def && kva_is(v->def, KVA_OP_reshape)) v = kva_operand(v->def, 0);
-  return v->def && kva_is(v->def, KVA_OP_constant) ? ((const kva_constant_attrs *)v->def->attrs)->value : NULL;
+  return kva_constant_of(v);
 }
 
 static kva_value *constant(kva_builder *b, kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data) {
@@ -38,7 +37,7 @@ static kva_value *moved_constant(kva_builder *b, const kva_value *v, const kva_t
 
 /* zero + by */
 static kva_value *moved(kva_builder *b, kva_value *zero, int64_t by) {
-  const kva_tensor_data *t = zero ? constant_of(zero) : NULL;
+  const kva_tensor_data *t = zero ? kva_reshaped_constant(zero) : NULL;
   if (t && kva_type_is_static(zero->type)) return moved_constant(b, zero, t, by);
   kva_value *offset = by ? kva_const_scalar(b, KVA_I32, (double)by) : NULL;
   if (!zero || !offset) return zero ? kva_cast(b, zero, KVA_I32) : offset;
@@ -62,7 +61,7 @@ static kva_value *turned_constant(kva_builder *b, const kva_tensor_data *t, kva_
 static void turn_sign(kva_builder *b, kva_codes *x) {
   bool from_unsigned = is_unsigned(x), is_constant = x->codes->def && kva_is(x->codes->def, KVA_OP_constant);
   if (is_constant) {
-    x->codes = turned_constant(b, constant_of(x->codes), from_unsigned ? KVA_I8 : KVA_U8);
+    x->codes = turned_constant(b, kva_reshaped_constant(x->codes), from_unsigned ? KVA_I8 : KVA_U8);
     x->zero = moved(b, x->zero, from_unsigned ? -128 : 128);
     return;
   }
@@ -76,7 +75,7 @@ static void turn_sign(kva_builder *b, kva_codes *x) {
 /* n sums over `depth` elements of a constant, whose first ones lie step_n apart, the others step_k. NULL: v is none. */
 static kva_value *constant_sums(kva_builder *b, const kva_value *v, int64_t n, int64_t step_n, int64_t depth,
                                 int64_t step_k) {
-  const kva_tensor_data *t = constant_of(v);
+  const kva_tensor_data *t = kva_reshaped_constant(v);
   if (!t) return NULL;
   int32_t *data = KVA_NEW_ARRAY(b->m->arena, int32_t, n + 1);
   for (int64_t i = 0; i < n; i++) {

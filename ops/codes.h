@@ -18,6 +18,8 @@ typedef struct kva_codes {
 enum { KVA_CODES_PER_WORD = 4 }; /* whose products with those of another word are summed by one dot4 */
 
 bool kva_is_byte(const kva_value *x);
+/* The payload of a constant, through reshapes, which keep the order; NULL: v is none. */
+const kva_tensor_data *kva_reshaped_constant(const kva_value *v);
 /* Bytes of one sign, and of the other. */
 static inline bool kva_are_of_both_signs(kva_dtype a, kva_dtype b) {
   return (a == KVA_U8 && b == KVA_I8) || (a == KVA_I8 && b == KVA_U8);

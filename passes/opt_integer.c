@@ -35,12 +35,6 @@ typedef struct factor {
   const kva_tensor_data *scale, *zero; /* zero: NULL if it is 0 */
 } factor;
 
-/* The payload of a constant, through reshapes that folding has not reached. */
-static const kva_tensor_data *constant_of(const kva_value *v) {
-  while (v && v->def && kva_is(v->def, KVA_OP_reshape)) v = kva_operand(v->def, 0);
-  return kva_constant_of(v);
-}
-
 /* Operand i of n is made of codes, with one scale or, if axis >= 0, one for each of its indices. */
 static bool is_factor(const kva_node *n, uint32_t i, int64_t axis, factor *out) {
   const kva_node *d = kva_operand(n, i)->def;
@@ -50,7 +44,7 @@ static bool is_factor(const kva_node *n, uint32_t i, int64_t axis, factor *out) 
   int64_t rank = kva_operand_type(d, 0)->rank, along = a->axis < 0 ? a->axis + rank : a->axis;
   if (a->block || d->results[0].type->dtype != KVA_F32) return false;
   if (scale->type->rank && (scale->type->rank > 1 || along != axis)) return false;
-  *out = (factor){{kva_operand(d, 0), zero}, constant_of(scale), zero ? constant_of(zero) : NULL};
+  *out = (factor){{kva_operand(d, 0), zero}, kva_reshaped_constant(scale), zero ? kva_reshaped_constant(zero) : NULL};
   return out->scale && out->scale->dtype == KVA_F32 && (!zero || out->zero);
 }
 

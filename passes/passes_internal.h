@@ -18,8 +18,6 @@ static inline bool kva_may_change(const kva_pass_options *o) {
 }
 void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *rule, bool *changed);
 
-/* The payload of a constant, or NULL. */
-const kva_tensor_data *kva_constant_of(const kva_value *v);
 /* True when v is a constant all of whose elements equal `x`. */
 bool kva_is_splat(const kva_value *v, double x);
 /* True when v is a constant with all elements equal, and which; false if a double cannot hold it. */

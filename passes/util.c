@@ -1,11 +1,6 @@
 /* Small things that several passes share. */
 #include "passes/passes_internal.h"
 
-const kva_tensor_data *kva_constant_of(const kva_value *v) {
-  if (!v || !v->def || !kva_is(v->def, KVA_OP_constant)) return NULL;
-  return ((const kva_constant_attrs *)v->def->attrs)->value;
-}
-
 /* False: a double does not hold it. */
 static bool element_as_double(const kva_tensor_data *t, int64_t i, double *out) {
   if (kva_dtype_is_float(t->dtype)) {

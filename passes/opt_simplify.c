@@ -22,20 +22,16 @@ static bool same_type(const kva_node *n, const kva_value *v) {
   return n->results[0].type == v->type;
 }
 
-static kva_node *def_if(const kva_value *v, kva_op_id op) {
-  return v && v->def && kva_is(v->def, op) ? v->def : NULL;
-}
-
 /* Whether v is one throughout, including a scalar that still is to be broadcast. */
 static bool is_ones(const kva_value *v) {
-  const kva_node *expand = def_if(v, KVA_OP_expand);
+  const kva_node *expand = kva_def_if(v, KVA_OP_expand);
   return kva_is_splat(expand ? kva_operand(expand, 0) : v, 1);
 }
 
 static kva_value *simplify_add(kva_builder *b, kva_node *n) {
   if (same_type(n, x_of(n)) && kva_is_splat(y_of(n), 0)) return x_of(n);
   if (same_type(n, y_of(n)) && kva_is_splat(x_of(n), 0)) return y_of(n);
-  kva_node *negated = def_if(y_of(n), KVA_OP_neg);
+  kva_node *negated = kva_def_if(y_of(n), KVA_OP_neg);
   return negated ? kva_sub(b, x_of(n), x_of(negated)) : NULL;
 }
 
@@ -58,7 +54,7 @@ static kva_value *simplify_div(kva_builder *b, kva_node *n) {
 
 static kva_value *simplify_neg(kva_builder *b, kva_node *n) {
   (void)b;
-  kva_node *inner = def_if(x_of(n), KVA_OP_neg);
+  kva_node *inner = kva_def_if(x_of(n), KVA_OP_neg);
   return inner ? x_of(inner) : NULL;
 }
 
@@ -87,7 +83,7 @@ static kva_value *simplify_same_type(kva_builder *b, kva_node *n) {
 
 /* A cast to a wider float and back is exact. */
 static kva_value *simplify_cast(kva_builder *b, kva_node *n) {
-  kva_node *inner = def_if(x_of(n), KVA_OP_cast);
+  kva_node *inner = kva_def_if(x_of(n), KVA_OP_cast);
   bool widened = inner && same_type(n, x_of(inner)) && x_of(n)->type->dtype == KVA_F32 &&
                  (n->results[0].type->dtype == KVA_BF16 || n->results[0].type->dtype == KVA_F16);
   return widened ? x_of(inner) : simplify_same_type(b, n);
@@ -100,7 +96,7 @@ static int64_t perm_at(const kva_node *n, int64_t d) {
 
 static kva_value *simplify_transpose(kva_builder *b, kva_node *n) {
   uint32_t rank = n->results[0].type->rank;
-  kva_node *inner = def_if(x_of(n), KVA_OP_transpose);
+  kva_node *inner = kva_def_if(x_of(n), KVA_OP_transpose);
   int64_t perm[KVA_MAX_RANK];
   bool identity = true;
   for (uint32_t d = 0; d < rank; d++) {
@@ -123,9 +119,9 @@ static bool swaps_last_two(const kva_node *n) {
 /* A transpose of matrices between two reshapes, which only merge and split what numbers the matrices, comes last: so
  * PyTorch transposes keys of rank 4. */
 static kva_value *reshape_before_transpose(kva_builder *b, const kva_node *n) {
-  kva_node *t = def_if(x_of(n), KVA_OP_transpose);
+  kva_node *t = kva_def_if(x_of(n), KVA_OP_transpose);
   const kva_type *from = x_of(n)->type, *to = n->results[0].type;
-  if (!t || !def_if(x_of(t), KVA_OP_reshape) || !swaps_last_two(t) || to->rank < 2) return NULL;
+  if (!t || !kva_def_if(x_of(t), KVA_OP_reshape) || !swaps_last_two(t) || to->rank < 2) return NULL;
   kva_dim rows = from->dims[from->rank - 2], columns = from->dims[from->rank - 1], dims[KVA_MAX_RANK];
   if (to->dims[to->rank - 2] != rows || to->dims[to->rank - 1] != columns) return NULL;
   int64_t perm[KVA_MAX_RANK];
@@ -137,15 +133,15 @@ static kva_value *reshape_before_transpose(kva_builder *b, const kva_node *n) {
 
 /* The product that v is, or that a row of numbers is added to, *out_added; NULL: none, or it has other users. */
 static kva_node *product_of_rows(const kva_value *v, kva_value **out_added) {
-  const kva_node *add = def_if(v, KVA_OP_add);
+  const kva_node *add = kva_def_if(v, KVA_OP_add);
   *out_added = NULL;
   for (uint32_t i = 0; add && i < 2; i++) {
-    kva_node *n = def_if(kva_operand(add, i), KVA_OP_matmul);
+    kva_node *n = kva_def_if(kva_operand(add, i), KVA_OP_matmul);
     if (!n || kva_operand_type(add, 1 - i)->rank > 1 || kva_value_use_count(&n->results[0]) != 1) continue;
     *out_added = kva_operand(add, 1 - i);
     return n;
   }
-  return def_if(v, KVA_OP_matmul);
+  return kva_def_if(v, KVA_OP_matmul);
 }
 
 /* reshape(reshape(x) @ w + c), where the rows of x are merged before and split again behind, as PyTorch's addmm needs
@@ -154,7 +150,7 @@ static kva_value *split_rows_again(kva_builder *b, const kva_node *n) {
   kva_value *v = x_of(n), *added;
   const kva_type *to = n->results[0].type;
   kva_node *product = product_of_rows(v, &added);
-  kva_node *merged = product ? def_if(x_of(product), KVA_OP_reshape) : NULL;
+  kva_node *merged = product ? kva_def_if(x_of(product), KVA_OP_reshape) : NULL;
   if (!merged || v->type->rank != 2 || to->rank < 2 || kva_value_use_count(v) != 1) return NULL;
   kva_value *x = x_of(merged);
   uint32_t last = to->rank - 1;
@@ -171,7 +167,7 @@ static kva_value *split_rows_again(kva_builder *b, const kva_node *n) {
 
 static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
   if (same_type(n, x_of(n))) return x_of(n);
-  kva_node *inner = def_if(x_of(n), KVA_OP_reshape);
+  kva_node *inner = kva_def_if(x_of(n), KVA_OP_reshape);
   if (inner) return kva_reshape_like(b, x_of(inner), n->results[0].type);
   kva_value *v = split_rows_again(b, n);
   return v ? v : reshape_before_transpose(b, n);
@@ -179,7 +175,7 @@ static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
 
 static kva_value *simplify_expand(kva_builder *b, kva_node *n) {
   if (same_type(n, x_of(n))) return x_of(n);
-  kva_node *inner = def_if(x_of(n), KVA_OP_expand);
+  kva_node *inner = kva_def_if(x_of(n), KVA_OP_expand);
   return inner && x_of(inner)->type->rank == n->results[0].type->rank
              ? kva_expand_like(b, x_of(inner), n->results[0].type)
              : NULL;
@@ -217,7 +213,7 @@ static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
 
 static kva_value *simplify_matmul(kva_builder *b, kva_node *n) {
   kva_matmul_attrs a = *(const kva_matmul_attrs *)n->attrs;
-  kva_node *tx = def_if(x_of(n), KVA_OP_transpose), *ty = def_if(y_of(n), KVA_OP_transpose);
+  kva_node *tx = kva_def_if(x_of(n), KVA_OP_transpose), *ty = kva_def_if(y_of(n), KVA_OP_transpose);
   if (tx && !swaps_last_two(tx)) tx = NULL;
   if (ty && !swaps_last_two(ty)) ty = NULL;
   if (!tx && !ty) return NULL;

@@ -11,6 +11,17 @@ static inline bool kva_node_is_pure(const kva_node *n) {
   return !(n->op->traits & (KVA_RETURN | KVA_READS_STATE | KVA_WRITES_STATE | KVA_BINDS)) && n->n_graphs == 0;
 }
 
+/* The node of operator `op` whose first result v is; NULL: there is none. */
+static inline kva_node *kva_def_if(const kva_value *v, kva_op_id op) {
+  return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
+}
+
+/* Whether n, a cast, is one from a float type to a wider one. */
+static inline bool kva_is_widening(const kva_node *n) {
+  kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
+  return kva_dtype_is_float(from) && kva_dtype_is_float(to) && kva_dtype_bits(from) < kva_dtype_bits(to);
+}
+
 /* For passes that count their changes (KVA_PASS_COUNTS): whether one more may be made, asked before it is; and that it
  * was made, at n, by a rule (NULL: that of n's operator). */
 static inline bool kva_may_change(const kva_pass_options *o) {

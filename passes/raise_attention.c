@@ -43,15 +43,6 @@ typedef struct scores {
   uint32_t n_masks;
 } scores;
 
-static kva_node *def_if(const kva_value *v, kva_op_id op) {
-  return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
-}
-
-static bool is_widening(const kva_node *n) {
-  kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
-  return kva_dtype_is_float(from) && kva_dtype_is_float(to) && kva_dtype_bits(from) < kva_dtype_bits(to);
-}
-
 /* Matches n = v * number or v / number where v has n's type; returns v. */
 static kva_value *scaled_operand(const kva_node *n, double *out_factor) {
   double x;
@@ -92,7 +83,7 @@ static bool take_bounds(scores *s, const kva_value *mask, kva_mask_kind kind) {
 }
 
 static bool take_added(scores *s, kva_value *mask) {
-  const kva_node *add = def_if(mask, KVA_OP_add);
+  const kva_node *add = kva_def_if(mask, KVA_OP_add);
   if (take_bounds(s, mask, KVA_MASK_ADDED)) return true;
   kva_visibility saved = s->seen;
   if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 0), KVA_MASK_ADDED))
@@ -107,8 +98,8 @@ static bool take_added(scores *s, kva_value *mask) {
  * one part may be a bound. */
 static bool take_condition(scores *s, kva_value *cond, kva_mask_kind kind, bool finite) {
   if (take_bounds(s, cond, kind)) return true;
-  const kva_node *parts = def_if(cond, kind == KVA_MASK_VISIBLE ? KVA_OP_logical_and : KVA_OP_logical_or);
-  const kva_node *flip = def_if(cond, KVA_OP_logical_not);
+  const kva_node *parts = kva_def_if(cond, kind == KVA_MASK_VISIBLE ? KVA_OP_logical_and : KVA_OP_logical_or);
+  const kva_node *flip = kva_def_if(cond, KVA_OP_logical_not);
   if (flip)
     return take_condition(s, kva_operand(flip, 0), kind == KVA_MASK_VISIBLE ? KVA_MASK_HIDDEN : KVA_MASK_VISIBLE,
                           finite);
@@ -160,7 +151,7 @@ static bool peel_scale(scores *s, const kva_node *n, int depth) {
   double factor;
   kva_value *v = scaled_operand(n, &factor);
   if (!v) return false;
-  const kva_node *tanh_node = def_if(v, KVA_OP_tanh);
+  const kva_node *tanh_node = kva_def_if(v, KVA_OP_tanh);
   if (tanh_node) return peel_cap(s, tanh_node, factor, depth);
   s->scale *= factor;
   return peel(s, v, depth);
@@ -176,7 +167,7 @@ static bool peel(scores *s, kva_value *v, int depth) {
     s->product = n;
     return !a->transpose_a && !a->to;
   }
-  case KVA_OP_cast: return is_widening(n) && peel(s, kva_operand(n, 0), depth - 1);
+  case KVA_OP_cast: return kva_is_widening(n) && peel(s, kva_operand(n, 0), depth - 1);
   case KVA_OP_add: return s->cap == 0 && peel_add(s, n, depth - 1);
   case KVA_OP_where: return s->cap == 0 && peel_where(s, n, depth - 1);
   case KVA_OP_mul:
@@ -196,7 +187,8 @@ static bool has_perm(const kva_node *n, const int64_t *perm) {
 /* v = reshape(expand([.., 1, ..])), which repeats each index of axis `heads`: returns the tensor before the expansion,
  * or NULL. */
 static kva_value *before_repeat(kva_builder *b, const kva_value *v, uint32_t heads) {
-  const kva_node *join = def_if(v, KVA_OP_reshape), *expand = join ? def_if(kva_operand(join, 0), KVA_OP_expand) : NULL;
+  const kva_node *join = kva_def_if(v, KVA_OP_reshape),
+                 *expand = join ? kva_def_if(kva_operand(join, 0), KVA_OP_expand) : NULL;
   if (!expand || v->type->rank != 4) return NULL;
   const kva_type *from = kva_operand_type(expand, 0), *to = expand->results[0].type;
   if (from->rank != 5 || to->rank != 5 || !kva_expr_is(from->dims[heads + 1], 1)) return NULL;
@@ -212,7 +204,7 @@ static kva_value *before_repeat(kva_builder *b, const kva_value *v, uint32_t hea
 
 /* v = gather(x, [0, 0, 1, 1, ..]) along `heads`: returns x, or NULL. */
 static kva_value *before_gather(const kva_value *v, uint32_t heads) {
-  const kva_node *n = def_if(v, KVA_OP_gather);
+  const kva_node *n = kva_def_if(v, KVA_OP_gather);
   const kva_tensor_data *t = n ? kva_constant_of(kva_operand(n, 1)) : NULL;
   int64_t count;
   if (!t || t->rank != 1 || v->type->rank != 4) return NULL;
@@ -232,7 +224,7 @@ static kva_value *unrepeated(kva_builder *b, kva_value *v, uint32_t heads) {
 static kva_value *shared_heads(kva_builder *b, kva_value *v) {
   kva_value *x = unrepeated(b, v, 1);
   if (x) return x;
-  kva_node *t = def_if(v, KVA_OP_transpose);
+  kva_node *t = kva_def_if(v, KVA_OP_transpose);
   if (!t || v->type->rank != 4) return v;
   if (has_perm(t, swap_heads) && (x = unrepeated(b, kva_operand(t, 0), 2))) return kva_transpose(b, x, swap_heads);
   if (has_perm(t, swap_last) && (x = unrepeated(b, kva_operand(t, 0), 1))) return kva_transpose(b, x, swap_last);
@@ -246,7 +238,7 @@ static kva_value *transposed(kva_builder *b, kva_value *v) {
   for (uint32_t k = 0; k < rank; k++) perm[k] = k;
   perm[rank - 2] = rank - 1;
   perm[rank - 1] = rank - 2;
-  kva_node *t = def_if(v, KVA_OP_transpose);
+  kva_node *t = kva_def_if(v, KVA_OP_transpose);
   if (!t) return kva_transpose(b, v, perm);
   const int64_t *inner = ((const kva_transpose_attrs *)t->attrs)->perm.v;
   int64_t both[KVA_MAX_RANK];
@@ -418,13 +410,13 @@ static kva_value *build_attention(scores *s, kva_value *v) {
 
 /* cast(attention(cast q, cast k, cast v)): removing the casts saves memory and leaves results unchanged. */
 static kva_value *raise_narrowed(kva_builder *b) {
-  kva_node *n = def_if(kva_operand(b->before, 0), KVA_OP_attention);
+  kva_node *n = kva_def_if(kva_operand(b->before, 0), KVA_OP_attention);
   if (!n || kva_value_use_count(&n->results[0]) != 1 || n->results[1].uses) return NULL;
   if (kva_is_cast_again(&b->before->results[0])) return NULL;
   kva_value *operands[5] = {NULL, NULL, NULL, kva_operand(n, 3), kva_operand(n, 4)};
   for (uint32_t i = 0; i < 3; i++) {
-    kva_node *widen = def_if(kva_operand(n, i), KVA_OP_cast);
-    if (!widen || !is_widening(widen)) return NULL;
+    kva_node *widen = kva_def_if(kva_operand(n, i), KVA_OP_cast);
+    if (!widen || !kva_is_widening(widen)) return NULL;
     operands[i] = kva_operand(widen, 0);
   }
   kva_attempt attempt = kva_attempt_begin(b);
@@ -433,14 +425,14 @@ static kva_value *raise_narrowed(kva_builder *b) {
 
 /* The softmax that p is, or NULL: p and nothing else is made of it. */
 static kva_node *softmax_of(const kva_value *p) {
-  const kva_node *zeroed = def_if(p, KVA_OP_where);
+  const kva_node *zeroed = kva_def_if(p, KVA_OP_where);
   if (kva_value_use_count(p) != 1) return NULL;
   if (!zeroed) {
-    kva_node *softmax = def_if(p, KVA_OP_softmax);
+    kva_node *softmax = kva_def_if(p, KVA_OP_softmax);
     return softmax && kva_value_use_count(&softmax->results[0]) == 1 ? softmax : NULL;
   }
-  kva_node *softmax = def_if(kva_operand(zeroed, 2), KVA_OP_softmax);
-  const kva_node *nan = def_if(kva_operand(zeroed, 0), KVA_OP_is_nan);
+  kva_node *softmax = kva_def_if(kva_operand(zeroed, 2), KVA_OP_softmax);
+  const kva_node *nan = kva_def_if(kva_operand(zeroed, 0), KVA_OP_is_nan);
   if (!softmax || !nan || kva_operand(nan, 0) != &softmax->results[0] || softmax->results[0].type != p->type)
     return NULL;
   bool only = kva_value_use_count(&softmax->results[0]) == 2 && kva_value_use_count(&nan->results[0]) == 1;
@@ -454,7 +446,7 @@ kva_value *kva_raise_attention(kva_builder *b) {
   const kva_matmul_attrs *a = n->attrs;
   kva_value *p = kva_operand(n, 0);
   uint32_t rank = p->type->rank;
-  kva_node *narrow = def_if(p, KVA_OP_cast);
+  kva_node *narrow = kva_def_if(p, KVA_OP_cast);
   kva_node *softmax = softmax_of(narrow ? kva_operand(narrow, 0) : p);
   if (!softmax || a->transpose_a || a->to || rank < 2 || rank > 4 || n->results[0].type->rank != rank) return NULL;
   if (kva_axis(((const kva_softmax_attrs *)softmax->attrs)->axis, rank) != rank - 1) return NULL;

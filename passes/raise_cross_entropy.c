@@ -16,13 +16,9 @@ typedef struct pick {
   bool one_hot;
 } pick;
 
-static kva_node *def_if(const kva_value *v, kva_op_id op) {
-  return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
-}
-
 /* Whether v is a log_softmax along its last axis without other uses. */
 static bool set_log_softmax(pick *p, const kva_value *v) {
-  kva_node *n = def_if(v, KVA_OP_log_softmax);
+  kva_node *n = kva_def_if(v, KVA_OP_log_softmax);
   uint32_t rank = v->type->rank;
   if (!n || kva_value_use_count(v) != 1) return false;
   if (kva_axis(((const kva_log_softmax_attrs *)n->attrs)->axis, rank) != rank - 1) return false;
@@ -46,7 +42,7 @@ static bool pick_by_gather(const kva_node *n, pick *p) {
 
 /* Whether v is equal(targets[.., 1], iota along the last axis) with x's shape. */
 static bool set_one_hot(kva_expr_ctx *c, pick *p, const kva_value *v) {
-  kva_node *cast = def_if(v, KVA_OP_cast), *equal = def_if(cast ? kva_operand(cast, 0) : v, KVA_OP_equal);
+  kva_node *cast = kva_def_if(v, KVA_OP_cast), *equal = kva_def_if(cast ? kva_operand(cast, 0) : v, KVA_OP_equal);
   const kva_type *x = kva_operand_type(p->log_softmax, 0);
   for (uint32_t i = 0; equal && i < 2; i++) {
     kva_line line, wanted = {.c = {1}, .base = kva_expr_const(c, 0)};
@@ -99,7 +95,7 @@ kva_value *kva_raise_cross_entropy(kva_builder *b) {
   bool minus = kva_is(root, KVA_OP_neg);
   if (minus) {
     kva_value *v = kva_operand(root, 0);
-    kva_node *reshape = def_if(v, KVA_OP_reshape);
+    kva_node *reshape = kva_def_if(v, KVA_OP_reshape);
     if (!find_pick(b->m->exprs, reshape ? kva_operand(reshape, 0) : v, &p)) return NULL;
   } else if (kva_is(root, KVA_OP_gather_elements)) {
     if (!pick_by_gather(root, &p)) return NULL;

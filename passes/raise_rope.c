@@ -13,10 +13,6 @@
 
 enum { TABLE_LIMIT = 1 << 22 }; /* largest constant table that is compared, in elements */
 
-static kva_node *def_if(const kva_value *v, kva_op_id op) {
-  return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
-}
-
 static kva_dim last_dim(const kva_type *t) {
   return t->rank ? t->dims[t->rank - 1] : NULL;
 }
@@ -30,7 +26,7 @@ static bool joins_last(const kva_node *concat) {
 
 /* Whether v is half of the channels of some x: start, start + step, ... */
 static bool is_half(const kva_value *v, int64_t *out_start, int64_t *out_step, kva_value **out_x) {
-  const kva_node *n = def_if(v, KVA_OP_slice);
+  const kva_node *n = kva_def_if(v, KVA_OP_slice);
   if (!n) return false;
   const kva_slice_attrs *a = n->attrs;
   const kva_type *x = kva_operand_type(n, 0);
@@ -47,8 +43,9 @@ static bool is_half(const kva_value *v, int64_t *out_start, int64_t *out_step, k
 
 /* reshape(slice(reshape(x, [.., D/2, 2]), i)): the interleaved half i. */
 static bool is_unstacked(const kva_value *v, int64_t *out_start, int64_t *out_step, kva_value **out_x) {
-  const kva_node *drop = def_if(v, KVA_OP_reshape), *slice = drop ? def_if(kva_operand(drop, 0), KVA_OP_slice) : NULL;
-  const kva_node *pairs = slice ? def_if(kva_operand(slice, 0), KVA_OP_reshape) : NULL;
+  const kva_node *drop = kva_def_if(v, KVA_OP_reshape),
+                 *slice = drop ? kva_def_if(kva_operand(drop, 0), KVA_OP_slice) : NULL;
+  const kva_node *pairs = slice ? kva_def_if(kva_operand(slice, 0), KVA_OP_reshape) : NULL;
   if (!pairs) return false;
   const kva_type *x = kva_operand_type(pairs, 0), *t = pairs->results[0].type;
   const kva_slice_attrs *a = slice->attrs;
@@ -79,15 +76,15 @@ static bool half_of(const kva_value *v, half *out) {
 
 /* Splits v into the two parts that it joins, as halves or interleaved. */
 static bool parts_of(const kva_value *v, kva_value **first, kva_value **second, bool *out_interleaved) {
-  const kva_node *join = def_if(v, KVA_OP_reshape);
-  const kva_node *concat = def_if(join ? kva_operand(join, 0) : v, KVA_OP_concat);
+  const kva_node *join = kva_def_if(v, KVA_OP_reshape);
+  const kva_node *concat = kva_def_if(join ? kva_operand(join, 0) : v, KVA_OP_concat);
   if (!concat || !joins_last(concat)) return false;
   *out_interleaved = join != NULL;
   kva_value *parts[2];
   for (uint32_t i = 0; i < 2; i++) {
     parts[i] = kva_operand(concat, i);
     if (!join) continue;
-    const kva_node *column = def_if(parts[i], KVA_OP_reshape);
+    const kva_node *column = kva_def_if(parts[i], KVA_OP_reshape);
     if (!column || !kva_expr_is(last_dim(parts[i]->type), 1)) return false;
     parts[i] = kva_operand(column, 0);
     if (parts[i]->type->rank != v->type->rank) return false;
@@ -245,7 +242,7 @@ static bool is_rotated(const kva_value *v, kva_value **out_x, bool *out_interlea
   kva_value *first, *second;
   half low, high;
   if (!parts_of(v, &first, &second, out_interleaved)) return false;
-  const kva_node *minus = def_if(first, KVA_OP_neg);
+  const kva_node *minus = kva_def_if(first, KVA_OP_neg);
   if (!minus || !half_of(kva_operand(minus, 0), &high) || !half_of(second, &low)) return false;
   *out_x = low.x;
   return low.x == high.x && !low.second && high.second && low.interleaved == *out_interleaved &&
@@ -285,7 +282,7 @@ typedef struct turned {
 
 /* product = half * table. The caller tries both orders through `swap`. */
 static bool read_product(const kva_value *v, bool swap, half *out, kva_value **table) {
-  const kva_node *n = def_if(v, KVA_OP_mul);
+  const kva_node *n = kva_def_if(v, KVA_OP_mul);
   if (!n || !half_of(kva_operand(n, swap), out)) return false;
   *table = kva_operand(n, !swap);
   return true;
@@ -296,13 +293,13 @@ static bool read_either(const kva_value *v, half *out, kva_value **table) {
 }
 
 static bool read_first(const kva_value *v, turned *out) {
-  const kva_node *n = def_if(v, KVA_OP_sub);
+  const kva_node *n = kva_def_if(v, KVA_OP_sub);
   return n && read_either(kva_operand(n, 0), &out->plain, &out->cosine) &&
          read_either(kva_operand(n, 1), &out->other, &out->sine) && !out->plain.second && out->other.second;
 }
 
 static bool read_second(const kva_value *v, turned *out) {
-  const kva_node *n = def_if(v, KVA_OP_add);
+  const kva_node *n = kva_def_if(v, KVA_OP_add);
   for (uint32_t i = 0; n && i < 2; i++) {
     if (!read_either(kva_operand(n, i), &out->plain, &out->cosine) ||
         !read_either(kva_operand(n, 1 - i), &out->other, &out->sine))
@@ -332,8 +329,9 @@ static kva_value *raise_joined(kva_builder *b) {
 static kva_value *raise_partial(kva_builder *b) {
   const kva_node *concat = b->before;
   if (!joins_last(concat)) return NULL;
-  kva_node *rope = def_if(kva_operand(concat, 0), KVA_OP_rope), *rest = def_if(kva_operand(concat, 1), KVA_OP_slice);
-  kva_node *head = rope ? def_if(kva_operand(rope, 0), KVA_OP_slice) : NULL;
+  kva_node *rope = kva_def_if(kva_operand(concat, 0), KVA_OP_rope),
+           *rest = kva_def_if(kva_operand(concat, 1), KVA_OP_slice);
+  kva_node *head = rope ? kva_def_if(kva_operand(rope, 0), KVA_OP_slice) : NULL;
   if (!head || !rest || kva_value_use_count(&rope->results[0]) != 1) return NULL;
   kva_value *x = kva_operand(head, 0);
   const kva_slice_attrs *h = head->attrs, *r = rest->attrs;
@@ -359,7 +357,7 @@ kva_value *kva_raise_rope(kva_builder *b) {
     return y ? y : raise_partial(b);
   }
   if (!kva_is(n, KVA_OP_add)) return NULL;
-  const kva_node *x = def_if(kva_operand(n, 0), KVA_OP_mul), *y = def_if(kva_operand(n, 1), KVA_OP_mul);
+  const kva_node *x = kva_def_if(kva_operand(n, 0), KVA_OP_mul), *y = kva_def_if(kva_operand(n, 1), KVA_OP_mul);
   kva_value *v = raise_rotation(b, x, y);
   return v ? v : raise_rotation(b, y, x);
 }

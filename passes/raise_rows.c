@@ -170,12 +170,6 @@ static bool view_of_where(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva
   return kva_is_zero(taken) && view_of_masked(c, n, other, mask, false, axis, out);
 }
 
-/* Widening is exact, so it commutes with any movement of rows. */
-static bool is_widening(const kva_node *n) {
-  kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
-  return kva_dtype_is_float(from) && kva_dtype_is_float(to) && kva_dtype_bits(from) < kva_dtype_bits(to);
-}
-
 static bool view_of_node(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_rows_view *out) {
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_slice: return view_of_slice(c, n, axis, out);
@@ -185,7 +179,7 @@ static bool view_of_node(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_
   case KVA_OP_mul: return view_of_mul(c, n, axis, out);
   case KVA_OP_where: return view_of_where(c, n, axis, out);
   case KVA_OP_cast:
-    if (!is_widening(n)) return false;
+    if (!kva_is_widening(n)) return false; /* which is exact, so it commutes with any movement of rows */
     *out = kva_rows_view_of(c, kva_operand(n, 0), axis);
     return true;
   default: return false;

@@ -47,8 +47,7 @@ static bool init_of_other(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
     return false;
   }
   const kva_type *t = s->of->type;
-  bool fits = t == s->type || (s->init == KVA_INIT_COPY && t->rank == s->type->rank &&
-                               !memcmp(t->dims, s->type->dims, t->rank * sizeof *t->dims));
+  bool fits = t == s->type || (s->init == KVA_INIT_COPY && kva_type_same_shape(t, s->type));
   if (!fits || s->of == s)
     kva_el_error(e, x->items.data[0]->first, "%s expects another parameter of the same %s as '%s'", name,
                  s->init == KVA_INIT_COPY ? "shape" : "type", s->name);

@@ -48,6 +48,7 @@ kva_dim kva_type_elements(kva_module *m, const kva_type *t);
 bool kva_type_is_static(const kva_type *t);                     /* every dim a constant */
 bool kva_type_is_static_from(const kva_type *t, uint32_t axis); /* every dim from this axis on */
 int64_t kva_type_extent(const kva_type *t, uint32_t axis);      /* of a constant dim; else 0 */
+bool kva_type_same_shape(const kva_type *a, const kva_type *b); /* the same dims, of any dtypes */
 /* `float[B, T, 64]` */
 void kva_type_print(const kva_type *t, kva_text *out);
 
@@ -268,6 +269,12 @@ static inline kva_value *kva_operand(const kva_node *n, uint32_t i) {
 }
 static inline kva_value *kva_result(kva_node *n, uint32_t i) {
   return &n->results[i];
+}
+/* Whether a result of n has a use. */
+static inline bool kva_node_is_used(const kva_node *n) {
+  for (uint32_t r = 0; r < n->n_results; r++)
+    if (n->results[r].uses) return true;
+  return false;
 }
 
 /* The symbols that n defines: its attributes of kind SYMBOLS. n == 0: none. */

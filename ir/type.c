@@ -71,6 +71,10 @@ int64_t kva_type_extent(const kva_type *t, uint32_t axis) {
   return kva_expr_is_const(t->dims[axis], &v) ? v : 0;
 }
 
+bool kva_type_same_shape(const kva_type *a, const kva_type *b) {
+  return a->rank == b->rank && (!a->rank || !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
+}
+
 void kva_type_print(const kva_type *t, kva_text *out) {
   if (t->kind != KVA_TYPE_TENSOR) {
     kva_text_add(out, t->kind == KVA_TYPE_SEQUENCE ? "seq(" : "optional(");

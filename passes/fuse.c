@@ -729,12 +729,6 @@ static uint32_t value_bound(const fuse *f, const kva_graph *g) {
   return bound;
 }
 
-static bool is_dead(const kva_node *n) {
-  for (uint32_t r = 0; r < n->n_results; r++)
-    if (n->results[r].uses) return false;
-  return true;
-}
-
 /* Aliases are no steps; a tile alone is one as it is. */
 static bool is_left_alone(const group *g) {
   return is_alias(g) || (g->n_nodes == 1 && g->tile);
@@ -743,8 +737,8 @@ static bool is_left_alone(const group *g) {
 static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   number_nodes(f, g);
   for (kva_node *n = g->last; n; n = n->prev) {
-    /* Dead: all its users took a copy. */
-    if (info(f, n)->group || kva_fuse_role(n) == ROLE_OTHER || is_dead(n) || is_for_library(f, n)) continue;
+    /* Not used: all its users took a copy. */
+    if (info(f, n)->group || kva_fuse_role(n) == ROLE_OTHER || !kva_node_is_used(n) || is_for_library(f, n)) continue;
     grow(f, open_group(f, n));
   }
   if (kva_for_gpu(f->options)) kva_fuse_together(f);

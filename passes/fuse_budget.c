@@ -97,10 +97,6 @@ static void add_buffers(trial *t) {
   }
 }
 
-static bool same_shape(const kva_type *a, const kva_type *b) {
-  return a->rank == b->rank && kva_fuse_has_prefix(a, b, a->rank);
-}
-
 static bool is_empty(const kva_type *t) {
   for (uint32_t d = 0; d < t->rank; d++)
     if (kva_expr_is(t->dims[d], 0)) return true;
@@ -118,7 +114,7 @@ static void store_shape(trial *t, uint32_t n, const kva_value **values) {
     idx[d] = kva_expr_is(type->dims[d], 1) ? kva_expr_const(b->exprs, 0) : loops[d]->var;
   }
   for (uint32_t i = 0; i < n; i++) {
-    if (!values[i] || !same_shape(values[i]->type, type)) continue;
+    if (!values[i] || !kva_type_same_shape(values[i]->type, type)) continue;
     kva_kbuf *buf = kva_map_get(t->bufs, &values[i], sizeof values[i]);
     kva_k_store(b, buf, kva_shape_linear(b->exprs, type->rank, type->dims, idx), element(t, values[i], idx));
     if (i) values[i] = NULL;

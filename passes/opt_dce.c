@@ -20,10 +20,7 @@ static bool is_symbol_used(const kva_node *n) {
 }
 
 static bool is_dead(const kva_node *n) {
-  if (n->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return false;
-  for (uint32_t r = 0; r < n->n_results; r++)
-    if (n->results[r].uses) return false;
-  return !is_symbol_used(n);
+  return !(n->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) && !kva_node_is_used(n) && !is_symbol_used(n);
 }
 
 void kva_remove_dead(kva_graph *g, bool *changed) {

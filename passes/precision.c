@@ -152,10 +152,6 @@ static bool all_narrow(precision *p, const kva_node *n, uint32_t operands) {
   return any;
 }
 
-static bool same_shape(const kva_type *a, const kva_type *b) {
-  return a->rank == b->rank && (!a->rank || !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
-}
-
 static bool is_exact_number(const precision *p, const kva_value *v) {
   double x;
   uint64_t storage = 0;
@@ -190,7 +186,7 @@ static kva_status visit_elementwise(precision *p, kva_node *n) {
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = kva_operand(n, i);
     if (!v || !kva_dtype_is_float(v->type->dtype)) continue;
-    bool narrow = is_narrow(p, v), full = same_shape(v->type, n->results[0].type);
+    bool narrow = is_narrow(p, v), full = kva_type_same_shape(v->type, n->results[0].type);
     full_narrow |= narrow && full;
     full_float |= !narrow && full;
     inexact |= !narrow && !is_exact_number(p, v);

@@ -108,10 +108,7 @@ bool kva_depends_on_parameters(const kva_value *v) {
 /* ---- sweeps ------------------------------------------------------------------------------------------------------ */
 
 static bool is_dead(const kva_node *n) {
-  if (!n->graph || !kva_node_is_pure(n)) return false;
-  for (uint32_t r = 0; r < n->n_results; r++)
-    if (n->results[r].uses) return false;
-  return true;
+  return n->graph && kva_node_is_pure(n) && !kva_node_is_used(n);
 }
 
 /* Removes n if it is dead, and then operands that became dead. */

@@ -15,10 +15,6 @@
 
 enum { MAX_DEPTH = 8 }; /* longest chain of additions and products in a sum */
 
-static bool same_shape(const kva_type *a, const kva_type *b) {
-  return a == b || (a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
-}
-
 static bool same_but_rows(const kva_type *a, const kva_type *b, uint32_t axis) {
   if (a->rank != b->rank) return false;
   for (uint32_t k = 0; k < a->rank; k++)
@@ -51,7 +47,7 @@ static bool is_sum(const kva_node *n) {
 }
 
 static bool find_moved(kva_mix *s, kva_value *v, int depth) {
-  if (!same_shape(v->type, s->type)) return false;
+  if (v->type != s->type) return false;
   if (is_moved(s, v)) return true;
   if (!depth || !is_sum(v->def)) return false;
   for (uint32_t i = 0; i < v->def->n_operands; i++)
@@ -80,7 +76,7 @@ static int linear_factor(kva_mix *s, const kva_node *n, int depth) {
 
 static bool is_linear(kva_mix *s, kva_value *v, int depth) {
   int64_t tap;
-  if (!same_shape(v->type, s->type)) return false;
+  if (v->type != s->type) return false;
   if (tap_of(s, v, &tap)) return true;
   if (!depth || !is_sum(v->def)) return false;
   if (kva_is(v->def, KVA_OP_mul) || kva_is(v->def, KVA_OP_div)) return linear_factor(s, v->def, depth - 1) >= 0;

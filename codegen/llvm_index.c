@@ -93,15 +93,6 @@ bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x) {
   return true;
 }
 
-static int64_t gcd(int64_t a, int64_t b) {
-  while (b) {
-    int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a < 0 ? -a : a;
-}
-
 static bool bound_constant(const kva_emit *e, const kva_expr *symbol, int64_t *out_v) {
   for (uint32_t i = e->bindings.len; i-- > 0;) {
     LLVMValueRef v = e->bindings.data[i].value;
@@ -115,8 +106,8 @@ static bool bound_constant(const kva_emit *e, const kva_expr *symbol, int64_t *o
 
 int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x) {
   int64_t v, m;
-  if (x->kind == KVA_EXPR_SYMBOL) return bound_constant(e, x, &v) ? gcd(v, 0) : 1;
-  if (x->kind == KVA_EXPR_MOD && kva_expr_is_const(x->b, &m)) return gcd(kva_ll_expr_multiple(e, x->a), m);
+  if (x->kind == KVA_EXPR_SYMBOL) return bound_constant(e, x, &v) ? kva_gcd(v, 0) : 1;
+  if (x->kind == KVA_EXPR_MOD && kva_expr_is_const(x->b, &m)) return kva_gcd(kva_ll_expr_multiple(e, x->a), m);
   if (x->kind != KVA_EXPR_SUM) return 1;
   int64_t constant = x->constant, rest = 0;
   for (uint32_t i = 0; i < x->n_terms; i++) {
@@ -125,9 +116,9 @@ int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x) {
     if (known)
       constant += t->coefficient * v;
     else
-      rest = gcd(rest, t->coefficient * (t->n_factors == 1 ? kva_ll_expr_multiple(e, t->factors[0]) : 1));
+      rest = kva_gcd(rest, t->coefficient * (t->n_factors == 1 ? kva_ll_expr_multiple(e, t->factors[0]) : 1));
   }
-  return gcd(rest, constant);
+  return kva_gcd(rest, constant);
 }
 
 /* Converts any integer value to the i64 of index arithmetic. */

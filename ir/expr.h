@@ -79,6 +79,9 @@ bool kva_expr_upper_bound(const kva_expr *e, int64_t *out_hi);
 bool kva_expr_provably_less(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
 bool kva_expr_provably_le(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
 
+/* The greatest common divisor, 0 of two zeros; 1 instead of 2^63. */
+int64_t kva_gcd(int64_t a, int64_t b);
+
 bool kva_expr_uses(const kva_expr *e, const kva_expr *symbol);
 /* Nodes of e as a tree, which is about what computing it takes; for overflow more than any budget. */
 uint32_t kva_expr_size(const kva_expr *e);

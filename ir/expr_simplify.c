@@ -109,7 +109,7 @@ typedef struct divisor {
   const kva_expr *factors[KVA_EXPR_MAX_DEGREE];
 } divisor;
 
-static int64_t gcd(int64_t a, int64_t b) {
+int64_t kva_gcd(int64_t a, int64_t b) {
   uint64_t x = a < 0 ? -(uint64_t)a : (uint64_t)a, y = b < 0 ? -(uint64_t)b : (uint64_t)b;
   while (y) {
     uint64_t rest = x % y;
@@ -121,7 +121,7 @@ static int64_t gcd(int64_t a, int64_t b) {
 
 /* The greatest common monomial of d and a term. */
 static void common_divisor(divisor *d, int64_t coefficient, uint32_t n, const kva_expr *const *factors) {
-  d->coefficient = gcd(d->coefficient, coefficient);
+  d->coefficient = kva_gcd(d->coefficient, coefficient);
   uint32_t kept = 0;
   for (uint32_t i = 0, j = 0; i < d->n && j < n;) {
     if (d->factors[i] == factors[j]) {

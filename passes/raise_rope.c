@@ -97,17 +97,13 @@ static bool parts_of(const kva_value *v, kva_value **first, kva_value **second, 
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
-static double element_of(const kva_tensor_data *t, int64_t i) {
-  return kva_load_f64(t->dtype, t->data, i);
-}
-
 static bool constant_repeats(const kva_tensor_data *t, bool interleaved) {
   int64_t n = kva_tensor_elements(t), row = t->rank ? t->dims[t->rank - 1] : 1;
   if (!kva_dtype_is_float(t->dtype) || row % 2 || n > TABLE_LIMIT) return false;
   for (int64_t i = 0; i < n; i += row) {
     for (int64_t k = 0; k < row / 2; k++) {
       int64_t a = i + (interleaved ? 2 * k : k), b = interleaved ? a + 1 : a + row / 2;
-      if (element_of(t, a) != element_of(t, b)) return false;
+      if (kva_load_f64(t->dtype, t->data, a) != kva_load_f64(t->dtype, t->data, b)) return false;
     }
   }
   return true;

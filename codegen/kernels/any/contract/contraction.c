@@ -36,6 +36,14 @@ kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at 
   return kva_k2(kb, KVA_K_sub, zero, sum);
 }
 
+void kva_contract_split(kva_expr_ctx *e, const kva_expr *flat, uint32_t n, const kva_dim *extents,
+                        const kva_expr **out_idx) {
+  for (uint32_t d = n; d-- > 0;) {
+    out_idx[d] = d == 0 ? flat : kva_expr_mod(e, flat, extents[d]);
+    if (d) flat = kva_expr_div(e, flat, extents[d]);
+  }
+}
+
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows) {
   int64_t known;
   return !kva_expr_is_const(c->rows, &known) || known >= rows;

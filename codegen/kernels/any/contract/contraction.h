@@ -84,6 +84,9 @@ int64_t kva_contract_amx_depth(const kva_contraction *c);
 kva_contraction kva_contract_blocks(const kva_contraction *c);
 /* Minus the sum of a over the block of steps from at's k on. */
 kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at *at);
+/* Splits a flat index over extents[0..n). */
+void kva_contract_split(kva_expr_ctx *e, const kva_expr *flat, uint32_t n, const kva_dim *extents,
+                        const kva_expr **out_idx);
 /* The result has at least `rows` rows, as far as is known. */
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
 /* Passes v through the epilogue as the result at `at`. */

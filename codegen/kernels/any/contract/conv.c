@@ -50,27 +50,19 @@ static const kva_expr *channel(const kva_contraction *c, kva_dim per_group, cons
   return kva_expr_add(exprs(c), kva_expr_mul(exprs(c), batch, per_group), i);
 }
 
-/* Splits flat over extents[0..n). */
-static void unflatten(kva_expr_ctx *e, const kva_expr *flat, uint32_t n, const kva_dim *extents, const kva_expr **out) {
-  for (uint32_t d = n; d-- > 0;) {
-    out[d] = d == 0 ? flat : kva_expr_mod(e, flat, extents[d]);
-    if (d) flat = kva_expr_div(e, flat, extents[d]);
-  }
-}
-
 /* Image and spatial position of a column. */
 static void column_index(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_n,
                          const kva_expr **out_at) {
   const site *s = c->user;
   if (s->pointwise) {
     *out_n = at->line;
-    unflatten(exprs(c), at->position, s->w.n, s->extents, out_at);
+    kva_contract_split(exprs(c), at->position, s->w.n, s->extents, out_at);
     return;
   }
   const kva_expr *split[KVA_MAX_RANK];
   kva_dim outer[KVA_MAX_RANK] = {c->n->results[0].type->dims[0]};
   memcpy(outer + 1, s->extents, sizeof *outer * s->lead_axes);
-  unflatten(exprs(c), at->line, 1 + s->lead_axes, outer, split);
+  kva_contract_split(exprs(c), at->line, 1 + s->lead_axes, outer, split);
   *out_n = split[0];
   memcpy(out_at, split + 1, sizeof *split * s->lead_axes);
   out_at[s->lead_axes] = at->position;
@@ -85,7 +77,8 @@ static void begin_of(const kva_contraction *c, const kva_contract_at *at, const 
   const site *s = c->user;
   kva_dim steps[KVA_MAX_SPATIAL];
   for (uint32_t d = 0; d < s->w.n; d++) steps[d] = kva_expr_const(exprs(c), s->step[d]);
-  unflatten(exprs(c), kva_expr_mod(exprs(c), at->batch, kva_expr_const(exprs(c), s->begins)), s->w.n, steps, out);
+  kva_contract_split(exprs(c), kva_expr_mod(exprs(c), at->batch, kva_expr_const(exprs(c), s->begins)), s->w.n, steps,
+                     out);
 }
 
 static kva_kval result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
@@ -114,7 +107,7 @@ static kva_kval weight(const kva_contraction *c, const kva_contract_at *at) {
   const kva_expr *idx[KVA_MAX_RANK], *begin[KVA_MAX_RANK], *group = group_of(c, at);
   kva_kval there = NULL;
   kva_window_kernel(e, &s->w, kernel);
-  unflatten(e, at->lead, s->lead_axes, kernel, idx + 2);
+  kva_contract_split(e, at->lead, s->lead_axes, kernel, idx + 2);
   idx[2 + s->lead_axes] = at->tap;
   begin_of(c, at, begin);
   for (uint32_t d = 0; s->reversed && d < s->w.n; d++) {
@@ -164,7 +157,7 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
   column_index(c, at, &idx[0], column);
   idx[1] = channel(c, s->depth_per_group, group_of(c, at), at->k);
   kva_window_kernel(e, &s->w, kernel);
-  unflatten(e, at->lead, s->lead_axes, kernel, taps);
+  kva_contract_split(e, at->lead, s->lead_axes, kernel, taps);
   kva_kval inside = NULL;
   for (uint32_t d = 0; d < s->w.n; d++) {
     const kva_expr *raw = kva_expr_muli(e, column[d], s->w.stride[d]);
@@ -188,14 +181,14 @@ static void step_index(const kva_contraction *c, const kva_contract_at *at, cons
   kva_dim extents[KVA_MAX_RANK] = {dy->dims[0]};
   memcpy(extents + 1, dy->dims + 2, sizeof *extents * s->w.n);
   bool lines = c->leads > 1;
-  unflatten(exprs(c), at->k, 1 + s->w.n - lines, extents, out);
+  kva_contract_split(exprs(c), at->k, 1 + s->w.n - lines, extents, out);
   if (lines) out[s->w.n] = at->lead;
 }
 
 static kva_kval weight_result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
   const kva_type *dw = c->n->results[0].type;
   idx[0] = channel(c, c->rows, at->batch, at->row);
-  unflatten(exprs(c), at->position, dw->rank - 1, dw->dims + 1, idx + 1);
+  kva_contract_split(exprs(c), at->position, dw->rank - 1, dw->dims + 1, idx + 1);
   return NULL;
 }
 
@@ -214,7 +207,7 @@ static kva_kval image_under_tap(const kva_contraction *c, const kva_contract_at 
   const kva_type *dw = c->n->results[0].type, *x = kva_operand_type(c->n, 0);
   const kva_expr *step[KVA_MAX_RANK], *column[KVA_MAX_RANK], *idx[KVA_MAX_RANK];
   step_index(c, at, step);
-  unflatten(exprs(c), at->position, dw->rank - 1, dw->dims + 1, column);
+  kva_contract_split(exprs(c), at->position, dw->rank - 1, dw->dims + 1, column);
   idx[0] = step[0];
   idx[1] = channel(c, dw->dims[1], at->batch, column[0]);
   kva_kval inside = kva_window_read(c->l->kb, &s->w, x->dims + 2, step + 1, column + 1, idx + 2);

@@ -9,26 +9,17 @@ typedef struct product {
   bool rows_collapsed; /* all leading dims of a are rows */
 } product;
 
-/* Splits a flat index over the first `n` dims of the result. */
-static void unflatten(const kva_contraction *c, const kva_expr *flat, uint32_t n, const kva_expr **idx) {
-  kva_expr_ctx *e = c->l->kb->exprs;
-  const kva_type *t = c->n->results[0].type;
-  for (uint32_t d = n; d-- > 0;) {
-    idx[d] = d == 0 ? flat : kva_expr_mod(e, flat, t->dims[d]);
-    if (d) flat = kva_expr_div(e, flat, t->dims[d]);
-  }
-}
-
 static void result_index(const kva_contraction *c, const kva_expr *batch, const kva_expr *row, const kva_expr *column,
                          const kva_expr **idx) {
-  uint32_t rank = c->n->results[0].type->rank;
+  kva_expr_ctx *e = c->l->kb->exprs;
+  const kva_type *t = c->n->results[0].type;
   if (((const product *)c->user)->rows_collapsed) {
-    unflatten(c, row, rank - 1, idx);
+    kva_contract_split(e, row, t->rank - 1, t->dims, idx);
   } else {
-    unflatten(c, batch, rank - 2, idx);
-    idx[rank - 2] = row;
+    kva_contract_split(e, batch, t->rank - 2, t->dims, idx);
+    idx[t->rank - 2] = row;
   }
-  idx[rank - 1] = column;
+  idx[t->rank - 1] = column;
 }
 
 static kva_kval result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {

@@ -174,9 +174,9 @@ static LLVMValueRef encode_e8m0(kva_emit *e, LLVMValueRef v) {
   LLVMValueRef code = pick(&c, LLVMIntUGT, up, 254, c32(&c, 254), up);
   code = pick(&c, LLVMIntULE, bits, 1 << 22, c32(&c, 0), code); /* 2^-127 and below */
   /* Negative numbers (except -0) and NaN have no code. */
-  LLVMValueRef bad = LLVMBuildFCmp(e->b, LLVMRealUGE, v, LLVMConstNull(c.f32), "");
+  LLVMValueRef not_negative = LLVMBuildFCmp(e->b, LLVMRealUGE, v, LLVMConstNull(c.f32), "");
   LLVMValueRef nan = LLVMBuildFCmp(e->b, LLVMRealUNO, v, v, "");
-  LLVMValueRef good = LLVMBuildAnd(e->b, bad, LLVMBuildNot(e->b, nan, ""), "");
+  LLVMValueRef good = LLVMBuildAnd(e->b, not_negative, LLVMBuildNot(e->b, nan, ""), "");
   code = pick(&c, LLVMIntEQ, bits, INT32_MIN, c32(&c, 0), code);
   code = LLVMBuildSelect(e->b, good, code, c32(&c, 255), "");
   return LLVMBuildTrunc(e->b, code, kva_ll_like(LLVMInt8TypeInContext(e->ctx), v), "");

@@ -168,14 +168,14 @@ static LLVMValueRef floor_division(kva_emit *e, const kva_expr *x, LLVMValueRef 
   return LLVMBuildAdd(e->b, LLVMBuildSDiv(e->b, a, b, ""), LLVMBuildSExt(e->b, off, type, ""), "");
 }
 
-static LLVMValueRef minimum(kva_emit *e, bool is_max, LLVMValueRef a, LLVMValueRef b) {
+static LLVMValueRef minmax(kva_emit *e, bool is_min, LLVMValueRef a, LLVMValueRef b) {
   LLVMValueRef args[] = {a, b};
-  return kva_ll_intrinsic1(e, is_max ? "llvm.smax" : "llvm.smin", 2, args);
+  return kva_ll_intrinsic1(e, is_min ? "llvm.smin" : "llvm.smax", 2, args);
 }
 
 static LLVMValueRef compound(kva_emit *e, const kva_expr *x, LLVMValueRef a, LLVMValueRef b) {
   if (x->kind == KVA_EXPR_DIV || x->kind == KVA_EXPR_MOD) return floor_division(e, x, a, b);
-  return minimum(e, x->kind == KVA_EXPR_MAX, a, b);
+  return minmax(e, x->kind == KVA_EXPR_MIN, a, b);
 }
 
 static LLVMValueRef add(kva_emit *e, LLVMValueRef a, LLVMValueRef b) {

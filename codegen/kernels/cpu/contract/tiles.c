@@ -304,15 +304,16 @@ static void pack(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-typedef struct step {
+/* State of one step of a tile's inner loop. */
+typedef struct tile_step {
   const kva_expr *tile, *row; /* of the block; its first row of the result */
   const kva_expr *k0, *k, *lead, *tap;
   const kva_expr *q; /* block with a factor in common */
-} step;
+} tile_step;
 
 /* for r unrolled, j in vectors: body */
-typedef void (*tile_body)(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s);
-static void over_tile(const kva_tile *x, tile_body body, const step *s) {
+typedef void (*tile_body)(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s);
+static void over_tile(const kva_tile *x, tile_body body, const tile_step *s) {
   kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, x->t.tile_rows), "r");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, x->t.panel), "j");
   body(x, r->var, j->var, s);
@@ -330,31 +331,31 @@ const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block,
   return kva_tile_plus(x, kva_tile_plus(x, x->block0, first), acc_at(x, r, j));
 }
 
-static void clear_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void clear_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   (void)s;
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k_const(x->kb, x->c->type, 0));
 }
 
 /* A block of steps with a zero point in common begins with it. */
-static void start_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void start_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   const kva_expr *row = kva_tile_plus(x, kva_tile_times(x, s->tile, x->t.tile_rows), r);
   kva_kval zero = kva_k_load(x->kb, x->zeros, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
   kva_kval sum = kva_k_load(x->kb, x->sums_a, sum_of_a_at(x, row, s->q));
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k2(x->kb, KVA_K_mul, zero, sum));
 }
 
-static void load_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void load_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   kva_kval v = kva_k_load(x->kb, x->block, kva_tile_block(x, s->tile, r, j));
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), v);
 }
 
-static void save_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void save_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   kva_kval v = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
   kva_k_store(x->kb, x->block, kva_tile_block(x, s->tile, r, j), v);
 }
 
 /* Adds the sums of a block of steps times its factor. */
-static void add_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void add_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   const kva_expr *at = kva_tile_block(x, s->tile, r, j);
   kva_kval factor = kva_k_load(x->kb, x->factors, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
   kva_kval sum = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
@@ -362,7 +363,7 @@ static void add_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, con
 }
 
 /* Rows past the edge read whatever the panel holds, if there is one; their sums are never stored. */
-static kva_kval factor_a(const kva_tile *x, const kva_expr *r, const step *s) {
+static kva_kval factor_a(const kva_tile *x, const kva_expr *r, const tile_step *s) {
   const kva_contraction *c = x->c;
   const kva_expr *row = kva_tile_plus(x, s->row, r);
   if (c->across_rows) return kva_k_load(x->kb, x->packed_a, packed_a_at(x, s->tile, s->k, r));
@@ -374,14 +375,14 @@ static kva_kval factor_a(const kva_tile *x, const kva_expr *r, const step *s) {
   return c->a(c, &at);
 }
 
-static kva_kval packed_b(const kva_tile *x, const kva_expr *j, const step *s) {
+static kva_kval packed_b(const kva_tile *x, const kva_expr *j, const tile_step *s) {
   const kva_expr *moved = kva_tile_times(x, s->tap, x->c->spread), *stride = kva_tile_num(x, x->c->stride);
   const kva_expr *from = kva_tile_segment(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
   return kva_k_load(x->kb, x->packed, kva_tile_plus(x, kva_tile_plus(x, from, kva_expr_div(x->e, moved, stride)), j));
 }
 
 /* Panels are whole in memory, those past the last column, too. */
-static kva_kval panel_element(const kva_tile *x, const kva_expr *j, const step *s) {
+static kva_kval panel_element(const kva_tile *x, const kva_expr *j, const tile_step *s) {
   const kva_expr *zero = kva_tile_num(x, 0);
   kva_contract_at at = {.batch = x->batch,
                         .k = kva_tile_plus(x, s->k0, s->k),
@@ -392,7 +393,7 @@ static kva_kval panel_element(const kva_tile *x, const kva_expr *j, const step *
   return x->c->b(x->c, &at);
 }
 
-static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   const kva_contraction *c = x->c;
   kva_kval b = x->in_place ? panel_element(x, j, s) : packed_b(x, j, s);
   kva_kval acc = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
@@ -400,7 +401,7 @@ static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j
 }
 
 /* n steps of the slice, from `first` on. */
-static void multiply_steps(const kva_tile *x, step *s, const kva_expr *first, const kva_expr *n) {
+static void multiply_steps(const kva_tile *x, tile_step *s, const kva_expr *first, const kva_expr *n) {
   kva_kloop_kind kind = x->c->taps <= MAX_UNROLLED_TAPS ? KVA_K_UNROLL : KVA_K_SERIAL;
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "k");
   s->k = kva_tile_plus(x, first, k->var);
@@ -423,7 +424,7 @@ static void clear_tile(const kva_tile *x, const kva_expr *tile_of_block) {
 }
 
 /* The slice, block by block. */
-static void multiply_blocks(const kva_tile *x, step *s, const kva_expr *slice) {
+static void multiply_blocks(const kva_tile *x, tile_step *s, const kva_expr *slice) {
   const kva_expr *steps = kva_tile_num(x, x->factor_block);
   kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, slice, steps), "q");
   const kva_expr *first = kva_tile_times(x, q->var, x->factor_block);
@@ -444,7 +445,7 @@ int64_t kva_tile_all_steps(const kva_tile *x) {
 
 /* In the last slice. The tile's sums are in L1 then, and its part of the result has been fetched while it was
  * multiplied. An arm for one iteration leaves the result in the memory of an operand (ir/kernel_alias.c). */
-static void store_after_last(const kva_tile *x, const step *s) {
+static void store_after_last(const kva_tile *x, const tile_step *s) {
   const kva_expr *last = kva_tile_num(x, kva_tile_all_steps(x) / x->t.depth - 1);
   kva_kinstr *earlier = kva_k_if_begin(x->kb, kva_k_index_lt(x->kb, x->slice, last));
   kva_k_if_else(x->kb, earlier);
@@ -454,7 +455,7 @@ static void store_after_last(const kva_tile *x, const step *s) {
 
 static void multiply_slice(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
-  step s = {.tile = i->var, .row = kva_tile_first_row(x, i->var), .k0 = k0};
+  tile_step s = {.tile = i->var, .row = kva_tile_first_row(x, i->var), .k0 = k0};
   if (x->c->amx) {
     kva_amx_multiply(x, s.tile, k0, slice);
   } else if (x->factor_block) {

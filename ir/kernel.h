@@ -273,15 +273,15 @@ struct kva_kernel {
 
 /* ---- builder ----------------------------------------------------------------------------------------------------- */
 
-/* `ahead`: so many bytes behind what is loaded or stored memory will be soon, and a CPU fetches it then; 0: nothing is
- * known. A hint of whoever lowers, which accesses of parameters take along: memory need not be there. */
+/* prefetch_bytes: the distance at which a CPU prefetches past every load and store of a parameter; 0: none. A hint set
+ * during lowering and copied to each such access. The address need not be mapped. */
 typedef struct kva_kb {
   kva_kernel *kernel;
   kva_arena *arena;
   kva_expr_ctx *exprs;
   kva_kregion *region; /* innermost open region */
   kva_kval pred;       /* current guard of loads and stores, NULL: none; see kva_k_guard_begin */
-  int64_t ahead;
+  int64_t prefetch_bytes;
   struct kva_kb_memo *memo; /* hash-consing; private to kernel_build.c */
 } kva_kb;
 

@@ -62,8 +62,8 @@ bool kva_kb_is_ordered(const kva_kbuf *buf) {
 }
 
 /* What is local lies in the nearest cache. */
-static int64_t ahead_of(const kva_kb *b, const kva_kbuf *buf) {
-  return buf->space == KVA_K_PARAM ? b->ahead : 0;
+static int64_t prefetch_of(const kva_kb *b, const kva_kbuf *buf) {
+  return buf->space == KVA_K_PARAM ? b->prefetch_bytes : 0;
 }
 
 /* ---- pure instructions ------------------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index) {
   kva_dtype type = kva_k_compute_type(buf->dtype);
   buf->read = true;
   if (never(b->pred)) return kva_k_const(b, type, 0);
-  kva_kinstr load = {.op = KVA_K_LOAD, .dtype = type, .index = index, .buf = buf, .imm.i = ahead_of(b, buf)};
+  kva_kinstr load = {.op = KVA_K_LOAD, .dtype = type, .index = index, .buf = buf, .imm.i = prefetch_of(b, buf)};
   if (b->pred) load.args[load.n_args++] = b->pred;
   return kva_kb_is_ordered(buf) ? append(b, &load) : kva_kb_pure(b, &load);
 }
@@ -158,7 +158,7 @@ void kva_k_store(kva_kb *b, kva_kbuf *buf, const kva_expr *index, kva_kval v) {
   KVA_ASSERT(is_own(b, buf) && index && v->dtype != KVA_DTYPE_NONE);
   buf->written = true;
   if (never(b->pred)) return;
-  kva_kinstr store = {.op = KVA_K_STORE, .n_args = 1, .index = index, .buf = buf, .imm.i = ahead_of(b, buf)};
+  kva_kinstr store = {.op = KVA_K_STORE, .n_args = 1, .index = index, .buf = buf, .imm.i = prefetch_of(b, buf)};
   store.args[0] = kva_k_convert(b, unrounded(v, buf->dtype), kva_k_compute_type(buf->dtype));
   if (b->pred) store.args[store.n_args++] = b->pred;
   append(b, &store);

@@ -25,15 +25,15 @@ static jit describe(const kva_target_options *options, field f, kva_dtype byte, 
   kva_kbuf *x = kva_k_param(j.kb, "x", KVA_U32, extent), *out = kva_k_param(j.kb, "out", KVA_F32, extent);
   kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_VECTOR, extent, "i");
   kva_dtype word = f.is_signed ? KVA_I32 : KVA_U32;
-  j.kb->ahead = AHEAD;
+  j.kb->prefetch_bytes = AHEAD;
   kva_kval v = kva_k_convert(j.kb, kva_k_load(j.kb, x, l->var), word);
-  j.kb->ahead = 0;
+  j.kb->prefetch_bytes = 0;
   v = kva_k2(j.kb, KVA_K_shl, v, kva_k_const_i(j.kb, word, WORD_BITS - f.bits - f.bit));
   v = kva_k2(j.kb, KVA_K_shr, v, kva_k_const_i(j.kb, word, WORD_BITS - f.bits));
   v = kva_k_convert(j.kb, kva_k_convert(j.kb, v, byte), KVA_F32);
-  j.kb->ahead = AHEAD;
+  j.kb->prefetch_bytes = AHEAD;
   kva_k_store(j.kb, out, l->var, v);
-  j.kb->ahead = 0;
+  j.kb->prefetch_bytes = 0;
   kva_k_loop_end(j.kb, l);
   return j;
 }

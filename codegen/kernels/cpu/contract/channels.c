@@ -527,9 +527,9 @@ static void store_element(const channels *x, const place *p, const kva_expr *con
   }
   idx[1] = plus(x, times(x, p->panel, x->panel), j);
   kva_kval sum = kva_k_load(x->kb, x->block, sum_at(x, moved[0], moved[1], j));
-  x->kb->ahead = bytes_to_next(x);
+  x->kb->prefetch_bytes = bytes_to_next(x);
   x->l->store(x->l, x->n, 0, idx, sum);
-  x->kb->ahead = 0;
+  x->kb->prefetch_bytes = 0;
 }
 
 static void store_tile(const channels *x, const place *p) {

@@ -21,10 +21,10 @@ double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vecto
  * first cache than it has ways, as with distances of whole pages, each step reads their lines from L2 again. Else 0. */
 double kva_contract_rows_cycles(int64_t rows, int64_t bytes_apart);
 
-/* Bytes from a tile, whose rows of the result take tile_bytes, to where the next one stores (kva_kb.ahead): a CPU
- * fetches the lines there, and those of a residual, while it computes the sums, because rows of a tile are too short
- * for it to see the next ones coming. 0: sums of so many steps are too short to hide that, or the result stays in the
- * second cache. */
+/* Bytes from a tile, whose rows of the result take tile_bytes, to where the next one stores (kva_kb.prefetch_bytes): a
+ * CPU fetches the lines there, and those of a residual, while it computes the sums, because rows of a tile are too
+ * short for it to see the next ones coming. 0: sums of so many steps are too short to hide that, or the result stays in
+ * the second cache. */
 int64_t kva_contract_ahead(const kva_target *t, int64_t steps, int64_t result_bytes, int64_t tile_bytes);
 
 /* Why c has no tile kernel: see kva_kernel_row. */

@@ -238,9 +238,9 @@ static const kva_expr *sum_at(const skinny *x, int64_t r, const kva_expr *j) {
 static kva_kval ahead_of(const skinny *x, kva_kval (*element)(const kva_contraction *c, const kva_contract_at *at),
                          const kva_expr *k, const kva_expr *j) {
   kva_contract_at where = column_at(x, k, plus(x, x->col0, j));
-  x->kb->ahead = x->factor_block ? CODES_AHEAD : AHEAD;
+  x->kb->prefetch_bytes = x->factor_block ? CODES_AHEAD : AHEAD;
   kva_kval v = element(x->c, &where);
-  x->kb->ahead = 0;
+  x->kb->prefetch_bytes = 0;
   return v;
 }
 

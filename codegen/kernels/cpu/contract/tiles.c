@@ -71,9 +71,9 @@ bool kva_tile_is_large(const kva_tile *x, const kva_value *v) {
   return elements * kva_dtype_bits(v->type->dtype) / 8 > x->c->l->target->l2_bytes / 4;
 }
 
-/* Bytes from what a step packs of an operand to what a later step packs (kva_kb.ahead). A step packs part of a row of
- * the matrix, which is too short for a CPU to see the next row's part coming. `row`: elements from one step to the
- * next. `packed`: elements that a step packs. 0: the distance is not known, or the matrix is in the caches. */
+/* Bytes from what a step packs of an operand to what a later step packs (kva_kb.prefetch_bytes). A step packs part of a
+ * row of the matrix, which is too short for a CPU to see the next row's part coming. `row`: elements from one step to
+ * the next. `packed`: elements that a step packs. 0: the distance is not known, or the matrix is in the caches. */
 static int64_t bytes_to_later(const kva_tile *x, uint32_t operand, kva_dim row, int64_t packed) {
   const kva_value *v = kva_is(x->c->n, KVA_OP_matmul) ? kva_tile_in_memory(x, operand) : NULL;
   int64_t length, size = v ? kva_dtype_bits(v->type->dtype) / 8 : 0;
@@ -85,9 +85,9 @@ static int64_t bytes_to_later(const kva_tile *x, uint32_t operand, kva_dim row, 
 static void pack_straight(const kva_tile *x, kva_contract_at *at, const kva_expr *base) {
   kva_tile_element_fn element = x->factor_block ? x->c->b_rest : x->c->b;
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, x->segment), "j");
-  x->kb->ahead = bytes_to_later(x, 1, x->c->line, x->together ? x->t.panels * x->segment : x->segment);
+  x->kb->prefetch_bytes = bytes_to_later(x, 1, x->c->line, x->together ? x->t.panels * x->segment : x->segment);
   kva_kval v = kva_tile_element(x, element, at, kva_tile_plus(x, x->col0, j->var));
-  x->kb->ahead = 0;
+  x->kb->prefetch_bytes = 0;
   kva_k_store(x->kb, x->packed, kva_tile_plus(x, base, j->var), v);
   kva_k_loop_end(x->kb, j);
 }
@@ -282,9 +282,9 @@ static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *sli
                         .lead = kva_tile_num(x, 0),
                         .row = kva_tile_plus(x, row, r->var),
                         .tap = kva_tile_num(x, 0)};
-  x->kb->ahead = bytes_to_later(x, 0, x->c->rows, x->t.tiles * x->t.tile_rows);
+  x->kb->prefetch_bytes = bytes_to_later(x, 0, x->c->rows, x->t.tiles * x->t.tile_rows);
   kva_kval v = x->c->a(x->c, &at);
-  x->kb->ahead = 0;
+  x->kb->prefetch_bytes = 0;
   kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k->var, r->var), v);
   kva_k_loop_end(x->kb, r);
   kva_k_loop_end(x->kb, i);
@@ -491,9 +491,9 @@ static void store_element(const kva_tile *x, kva_contract_at *at, const kva_expr
   const stored_row *row = user;
   const kva_expr *from = kva_tile_block(x, row->tile, row->r, kva_expr_sub(x->e, column, x->col0));
   kva_kval sum = kva_k_load(x->kb, x->block, from);
-  x->kb->ahead = bytes_to_next(x);
+  x->kb->prefetch_bytes = bytes_to_next(x);
   kva_contract_store(x->c, at, sum);
-  x->kb->ahead = 0;
+  x->kb->prefetch_bytes = 0;
 }
 
 static void store_tile(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *row) {

@@ -156,15 +156,15 @@ static consumers look_at_consumers(const fuse *f, const kva_node *p, const group
   return c;
 }
 
-enum { FEW = 4 };
+enum { MAX_INDEX_DEPTH = 4 }; /* operations from one gather of a chain to the next */
 
-/* Is v made by few operations (`depth` of them are looked at) of what a gather found, whose index was made so of what
- * another found, and so on for `gathers` of them? */
+/* Is v derived, within a few operations per step, from a chain of `gathers` dependent gathers? depth: operations in
+ * which the next gather must be found. */
 static bool is_found(const kva_value *v, int gathers, int depth) {
   const kva_node *n = v ? v->def : NULL;
   if (!gathers) return true;
   if (!n || !depth) return false;
-  if (n->op->indexing) return is_found(kva_operand(n, 1), gathers - 1, FEW);
+  if (n->op->indexing) return is_found(kva_operand(n, 1), gathers - 1, MAX_INDEX_DEPTH);
   if (!(n->op->traits & (KVA_ELEMENTWISE | KVA_VIEW))) return false;
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (is_found(kva_operand(n, i), gathers, depth - 1)) return true;
@@ -173,7 +173,7 @@ static bool is_found(const kva_value *v, int gathers, int depth) {
 
 /* Gathers that lead gathers: each element waits for those before it, so that chains are cut after two. */
 static bool ends_chain(const kva_value *v, const kva_use *u) {
-  return kva_is(u->user, KVA_OP_gather) && u->index == 1 && is_found(v, 2, FEW);
+  return kva_is(u->user, KVA_OP_gather) && u->index == 1 && is_found(v, 2, MAX_INDEX_DEPTH);
 }
 
 /* Reading p once for each element of its consumers costs about as much as reading it from memory. */
@@ -513,7 +513,7 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   if (r == ROLE_ELEMENT && !reads_elements_once(f, p, g)) return false;
   if (c.all_inside) return true;
   /* A further output: it must be computed in the group's own loops, and stay acyclic. Aliases need no memory. */
-  if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || follows_image(p, FEW) ||
+  if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || follows_image(p, MAX_INDEX_DEPTH) ||
       kva_fuse_role(g->nodes[0]) == ROLE_SINK || has_window(g))
     return false;
   for (uint32_t k = 0; k < p->n_results; k++) {
@@ -536,7 +536,7 @@ static bool is_function_of_stored(const fuse *f, const kva_node *p) {
  * take no copies, which would have to be stored for them alone. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (kva_fuse_role(p) != ROLE_ELEMENT || p->n_results != 1 || is_alias(g) || is_left_to_tile(f, p)) return false;
-  if (is_codes(p) || follows_image(p, FEW)) return false;
+  if (is_codes(p) || follows_image(p, MAX_INDEX_DEPTH)) return false;
   if (!kva_for_gpu(f->options) && orders_window(p)) return false;
   if (g->n_nodes >= MAX_GROUP) return false;
   tile_part part = PART_EPILOGUE;

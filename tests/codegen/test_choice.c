@@ -104,7 +104,7 @@ static const choice_row rows[] = {
   {&cpu, KVA_F32, ONE_QUERY("8,1,64", "6,2,64,64"), "one_query", NULL},
   {&cpu, KVA_F32, ONE_QUERY("8,2,64", "6,2,64,64"), "query_tiles", "one_query: more than one query"},
   {&cpu, KVA_F32, ONE_QUERY("8,1,64", "6,1,64,64"), "query_tiles", "one_query: more than 4 heads for a key head"},
-  {&cpu, KVA_F32, ONE_QUERY("8,1,60", "6,2,64,60"), "query_tiles", "one_query: heads that are no whole vectors"},
+  {&cpu, KVA_F32, ONE_QUERY("8,1,60", "6,2,64,60"), "query_tiles", "one_query: head size is not a multiple of the vector width"},
   {&cpu, KVA_F16, ONE_QUERY("8,1,64", "6,2,64,64"), "query_tiles", "one_query: not of 32 bits"},
   {&sm_80, KVA_BF16, ATTENTION("200", "64"), "flash", "hopper: no warpgroup mma"},
   {&sm_90a, KVA_BF16, ATTENTION("200", "64"), "hopper", NULL},

@@ -47,7 +47,7 @@ const char *kva_cpu_one_query_refuses(kva_lower *l, const kva_node *n) {
   if (!kva_expr_is_const(a.group, &group) || group > MAX_GROUP) return "more than 4 heads for a key head";
   if (kva_operand_type(n, KVA_ATTENTION_Q)->dtype != KVA_F32 || kva_operand_type(n, KVA_ATTENTION_K)->dtype != KVA_F32)
     return "not of 32 bits";
-  return a.D % kva_target_lanes(l->target, KVA_F32) ? "heads that are no whole vectors" : NULL;
+  return a.D % kva_target_lanes(l->target, KVA_F32) ? "head size is not a multiple of the vector width" : NULL;
 }
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */

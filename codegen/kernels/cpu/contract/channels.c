@@ -303,10 +303,10 @@ const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
       !kva_type_is_static_from(w->type, 0))
     return "unknown extents";
   int64_t lanes = kva_target_lanes(l->target, KVA_F32), panel = kva_panel_of(w);
-  if (panel % lanes || panel > 4 * lanes) return "panels of no few vectors";
+  if (panel % lanes || panel > 4 * lanes) return "panels of more than 4 vectors, or of no whole vectors";
   channels x = channels_of(l, n);
   if (x.g.groups > 1 && x.g.filters % panel) return "panels across groups";
-  if (x.g.channels % x.word) return "channels of no whole words";
+  if (x.g.channels % x.word) return "a number of channels that is no multiple of the word size";
   if (x.g.out[0] * x.g.out[1] * x.g.channels == 0) return "no elements";
   return choose_tile(&x) ? NULL : "a window larger than a stack";
 }

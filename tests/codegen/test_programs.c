@@ -12,7 +12,8 @@ typedef struct program {
 } program;
 
 static const program programs[] = {
-    /* LLVM 19's InstCombine drops the absolute value in a comparison with zero (codegen/llvm_arith.c, kva_ll_max). */
+    /* LLVM 19's InstCombine drops the absolute value in a comparison with zero (codegen/llvm_arith.c,
+     * kva_ll_minmax). */
     {"softplus of an absolute value", "main (double[15] x) => (double[15] y) { y = kv.softplus(kv.abs(x)) }"},
     {"maximum of an absolute value and zero",
      "main (double[15] x) => (double[15] y, double[15] z) {\n"

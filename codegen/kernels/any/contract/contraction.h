@@ -68,12 +68,12 @@ kva_contraction kva_contract_of_conv_weight_grad(kva_lower *l, const kva_node *n
 
 /* sum + a * b for factors at one step. */
 kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b, kva_kval sum);
-/* A byte as an int32 in whose lowest bits it is, and an int32 `word` with such bits from bit `at` on. Elements that
+/* Zero-extends a byte to int32; inserts such a byte into `word`, whose bits there are 0, at bit `at`. Elements that
  * follow each other in memory become one load of a word (LLVM combines such loads). */
 kva_kval kva_contract_bits_of_byte(kva_kb *b, kva_kval v);
 kva_kval kva_contract_put_bits(kva_kb *b, kva_kval word, kva_kval bits, int64_t at);
-/* c by words (words.c), if its factors of these types have 8 bits, of one sign and the other, and are summed in int32;
- * else c. c.a and c.b give elements as they are. */
+/* c rewritten to multiply four bytes per step (words.c), if one factor is signed and the other unsigned, both of 8
+ * bits, and the sum int32; otherwise c. c.a and c.b give elements as they are. */
 kva_contraction kva_contract_bytes(const kva_contraction *c, kva_dtype a, kva_dtype b);
 /* The same where both factors are bf16, summed in float, and the target has dot2, or AMX that they fill. */
 kva_contraction kva_contract_pairs(const kva_contraction *c, kva_dtype a, kva_dtype b);

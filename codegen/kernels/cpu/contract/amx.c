@@ -94,7 +94,7 @@ static void see(const kva_tile *x, kva_combine combine, const kva_expr *at, kva_
   kva_k_store(x->kb, x->seen, at, kva_k2(x->kb, op, kva_k_load(x->kb, x->seen, at), v));
 }
 
-/* The bits of magnitudes: their greatest, and the least above 0, less 1. */
+/* Tracks bit patterns of |v|: the maximum, and the smallest nonzero one minus 1. */
 static void see_magnitude(const kva_tile *x, const kva_expr *lane, kva_kval v) {
   kva_kb *b = x->kb;
   kva_kval bits = kva_k2(b, KVA_K_and, kva_k_bitcast(b, v, KVA_U32), kva_k_const_i(b, KVA_U32, INT32_MAX));

@@ -154,7 +154,7 @@ static int64_t positions_known(const channels *x) {
   return images * x->g.out[0] * x->g.out[1];
 }
 
-/* Of a step of a tile. */
+/* Cycles of one step of a tile's inner loop. */
 static double tile_cycles(const channels *x, int64_t positions) {
   double step = kva_contract_step_cycles(x->l->target, positions, x->vectors);
   double image = x->depthwise ? 0 : kva_contract_rows_cycles(positions, x->pitch * x->size);

@@ -1,6 +1,6 @@
-/* What an item packs next comes to L2 while its tiles are multiplied (tiles.c): of matrices in memory whose parts that
- * a slice packs are too short for a CPU to see the next one coming, because they cross rows. Of the tiles before the
- * packing, the last ones fetch one line of a factor in every step of the depth: earlier lines would leave L2 again. */
+/* The part of a matrix in memory that an item packs next is fetched to L2 while tiles are multiplied (tiles.c). The
+ * contiguous pieces of a slice are too short for the hardware prefetcher. The last tiles before the packing fetch one
+ * line of a factor in every step of the depth; lines fetched earlier would leave L2 again. */
 #include "codegen/kernels/cpu/contract/tile.h"
 #include "ir/dialect_cpu.h"
 #include "ops/ids.h"

@@ -4,9 +4,9 @@
  *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long
  *                                                               streams. Rows unrolled; groups of them in a loop
  *                                                               around j if their number is not known
- *                        of panels, which are one stream, the sums of some rows stay in registers and memory is read
- *                        strictly in order: twice as fast as by vectors that are a step apart. Panels are whole in
- *                        memory, those past the last column, too
+ *                        in panel layout b is a single stream, read strictly in order; the sums of a few rows stay in
+ *                        registers: twice as fast as by vectors that are a step apart. Panels are whole in memory,
+ *                        those past the last column, too
  *                        steps with a factor in common are summed up apart and added times the factor
  *   depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled in
  *                                                               registers */

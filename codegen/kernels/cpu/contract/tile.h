@@ -67,7 +67,7 @@ typedef kva_kval (*kva_tile_element_fn)(const kva_contraction *c, const kva_cont
 const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase);
 /* An element at a column, 0 past the last one. Sets at->line and at->position. */
 kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_contract_at *at, const kva_expr *column);
-/* Of which tensor in memory an operand has the elements, in the same order; NULL: the kernel computes them. */
+/* The tensor in memory whose elements the operand has, in the same order; NULL: the kernel computes them. */
 const kva_value *kva_tile_in_memory(const kva_tile *x, uint32_t operand);
 /* Too large to stay in L2 beside what is packed, or of a size that is not known. */
 bool kva_tile_is_large(const kva_tile *x, const kva_value *v);

@@ -62,7 +62,7 @@ typedef enum kva_operand_role {
   KVA_SCALARS,  /* by inner loops, one element at a time, never in lanes */
   KVA_PACKED,   /* once for each block of results, into panels */
   KVA_IMAGE,    /* an image whose channels lie side by side, behind a transposition that makes them axis 1 */
-  KVA_ONCE,     /* each element once, and so the operands of its prologue */
+  KVA_ONCE,     /* read once per element; so are the operands of the code fused before it */
   KVA_MASK,     /* attention's mask: one element for every score */
 } kva_operand_role;
 

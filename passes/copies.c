@@ -3,7 +3,7 @@
  * What: a product of mixed precision reads a parameter's rounding, which every run made of the parameter in float. A
  * parameter that some program updates gets a state for its rounding instead, initialised from it ("copy"). All programs
  * read that, and what writes the parameter rounds and writes it, too, in the update's own kernel (fuse_updates.c). The
- * runtime makes copies again after a caller has had the parameter in hands.
+ * runtime makes copies again after a caller may have modified the parameter.
  *
  * A training step so reads and writes 6 bytes a weight less and launches no kernel for it. Memory stays: roundings live
  * from the forward to the backward pass anyway.

@@ -24,9 +24,9 @@
  * panels, and masks of attention that compare rows with columns (equal documents), which never become a matrix. Row
  * reductions and tiles never share a group.
  *
- * Convolutions with channels last (layout.c) take the transpositions around them, too. The one behind such a result,
- * and element code that nothing else stands between, is computed in no other kernel: elsewhere it would read the result
- * across memory. A window joins a transposition of that kind behind it.
+ * Convolutions with channels last (layout.c) take the transpositions around them, too. The transposition after such a
+ * result, and any element code in between that nothing else reads, is never duplicated into another kernel, which would
+ * read the result across memory. A window joins a transposition of that kind that follows it.
  *
  * Nodes that bind a symbol cut a graph into segments. A group lies within one, so that it stands behind the nodes that
  * bind what it uses; only copies of cheap nodes come from an earlier segment. Sub-graphs of control nodes are graphs of

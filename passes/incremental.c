@@ -13,10 +13,10 @@
  *
  * Algorithm: nodes are copied in order. Symbols say where rows are: an axis is one of rows if its extent is the time
  * symbol. A node each of whose rows reads the same row of its operands (kva_op_info.source_axis) stays as it is. One
- * that depends on earlier rows or on the position has a rule (kva_op_info.incremental; ops/incremental.h). What depends
- * on the position and not on the sequence gets an axis of sequences (incremental_lift.c). Values that relate rows to
- * rows become masks over the cache where attention reads them (incremental_mask.c). All that cannot be done is named at
- * once, with its reason.
+ * that depends on earlier rows or on the position has a rule (kva_op_info.incremental; ops/incremental.h). A value that
+ * depends only on positions gets a leading sequence axis (incremental_lift.c), because positions now differ between
+ * sequences. Values that relate rows to rows become masks over the cache where attention reads them
+ * (incremental_mask.c). All that cannot be done is named at once, with its reason.
  *
  * Requires: raised operators, since attention that is spelled out mixes rows; no state written by the function. Breaks:
  * nothing; a module that has a function "decode" stays as it is. Why not a flag of every operator: the rules are few,

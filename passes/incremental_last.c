@@ -2,8 +2,9 @@
  * and the product with the vocabulary is a large part of a small model.
  *
  * A node each of whose rows reads the same row of its operands is made again for one row, as long as no state depends
- * on it: state needs all rows. Where that ends, the last row is sliced out. What all rows were computed for before is
- * dead code then: of the last layer all behind attention. Bits stay, since rows do not depend on how many there are. */
+ * on it: state needs all rows. Where that ends, the last row is sliced out. What was computed for all rows before is
+ * dead code then: in the last layer, everything after attention. Bits stay, since rows do not depend on how many there
+ * are. */
 #include "passes/incremental.h"
 
 typedef struct last_rows {

@@ -7,10 +7,10 @@
  *
  * Why a limit: folding `expand(0, [4096, 4096])` would turn one scalar into 64 MiB. Only results of at most FOLD_LIMIT
  * elements, or smaller than their operands together, are folded. A long iota beside variables is cheaper to compute
- * than to load. A product with many floating-point operations stays, too: compiled code takes a hundredth of the time
- * that its reference takes. Weights that products read stay packed (KVA_UNPACKS). On a CPU
- * codes whose products will be computed in integers stay, too (opt_integer.c), and floats of 16 bits that products
- * widen. */
+ * than to load. A product with many floating-point operations is not folded either: compiled code takes a hundredth of
+ * the time that its reference takes. Weights that products read stay packed (KVA_UNPACKS). On a CPU, dequantised codes
+ * whose products will be computed in integers (opt_integer.c) are not folded either, nor are casts of 16-bit floats for
+ * products. */
 #include "passes/passes_internal.h"
 #include "ops/index.h"
 

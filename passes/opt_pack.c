@@ -469,7 +469,7 @@ static bool are_read_in_panels(const packing *p, const kva_tensor_data *t) {
   return (rows & FEW_ROWS && t->spare) || (unknown && (t->spare || t->mapped));
 }
 
-/* Panels of few columns would be mostly air. */
+/* Panels of few columns would consist mostly of padding. */
 static bool fills_panels(int64_t columns, int64_t width) {
   return columns >= 4 * width || (columns > 0 && columns % width == 0);
 }

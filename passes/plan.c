@@ -5,8 +5,8 @@
  * operand's buffer. A state_write makes its value's producer write into the state itself when that is safe, else it
  * becomes a copy step at the end; a state that such a copy overwrites and another one reads is saved first, so that
  * states may be exchanged. Safe: no step after the producer reads the state's old value and no copy does, and the value
- * has no other home (output, another state). A producer that reads the old value itself makes this a proposal: whether
- * it loads every element before it stores it is seen on its scheduled kernel (kva_codegen_settle).
+ * has no other home (output, another state). If the producer also reads the old value, writing in place is tentative;
+ * kva_codegen_settle decides once the kernel is scheduled, which must load every element before it stores it.
  * An output that updates an input (kva_function.updates) is written into the caller's input in the same way: its buffer
  * is the input's. A kernel that stores only part of its result (KVA_UPDATES_PART) has operand 0 copied there first,
  * unless the two share a buffer.

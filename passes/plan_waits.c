@@ -9,7 +9,8 @@
 #include "ops/exchange.h"
 #include "passes/passes_internal.h"
 
-/* What a result takes the place of must be its own operand alone: others would show what is still sent. */
+/* A result may share a buffer with its own operand alone. Any other value in that buffer would be overwritten while the
+ * transfer is still running. */
 static bool may_start(const kva_plan_step *s) {
   const kva_node *n = s->node;
   if (s->kind != KVA_PLAN_KERNEL || kva_exchange_parts(n) < 2) return false;

@@ -260,9 +260,10 @@ typedef struct kva_kernel_desc {
   const int32_t *symbols; /* indices in kva_program.symbols, the same in every program that calls the kernel */
   const kva_tensor_map_desc *maps;
   int32_t n_maps;
-  /* So many consecutive items (a divisor of their number) are of blocks that wait for each other. The launch is
-   * cooperative, so that all its blocks run at once: of any multiple of this many blocks, KVA_ABI_COOPERATING at most,
-   * which take the items in turn. Launches of the artefact must not overlap. 0: blocks do not wait, as said above. */
+  /* How many consecutive items have blocks that wait for each other; it divides the number of items. The launch is
+   * cooperative, so that all its blocks run at once. The grid size must be a multiple of this number, at most
+   * KVA_ABI_COOPERATING; blocks process the items round-robin. Launches of the artefact must not overlap. 0: blocks do
+   * not wait, as said above. */
   uint32_t cooperating;
 } kva_kernel_desc;
 enum { KVA_ABI_COOPERATING = 1024 };

@@ -1,8 +1,8 @@
 /* The registry of data sources, and what generators share: arguments, streams, filling of tensors.
  *
- * Up to three tensors, in this order. tokens [B, T]. targets [B, T]: what is to be said where it counts, the next token
- * in most tasks, else -1; with argument all = 1 the next token everywhere. first [B, T]: the target of the first
- * position that counts, else -1.
+ * Up to three tensors, in this order. tokens [B, T]. targets [B, T]: the expected token at positions that count towards
+ * the loss, in most tasks the next token, else -1; with argument all = 1 the next token everywhere. first [B, T]: the
+ * target of the first position that counts, else -1.
  * A row is drawn T + 1 long and split, so that every position has a next token. Row r of step s is a function of (seed,
  * s, r). Evaluation uses counters that training never uses. */
 #include "runtime/data.h"

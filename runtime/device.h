@@ -62,10 +62,10 @@ typedef struct kva_device_class {
    * others, on copies of the arguments if these are not in its memory. */
   bool (*supports)(const kva_device *d, int32_t call);
   kva_status (*call)(kva_device *d, const kva_device_call *call);
-  /* Optional: exchange between processes in the device's memory. join: all processes of a run call it, behind load;
+  /* Optional: exchange between processes in the device's memory. join: every process of a run calls it after load;
    * KVA_MISSING in all of them: there is no library for it, and the host exchanges. exchanges: whether the device takes
-   * this step, which it does in all processes or in none. exchange begins behind what the device has been given, and
-   * goes on beside what it is given next, up to await of the same number; numbers count from 0.
+   * this step, which it does in all processes or in none. exchange starts after all work already queued and may overlap
+   * work queued later, up to await of the same number; numbers count from 0.
    * exchanged: how long it took, after synchronise. */
   kva_status (*join)(kva_device *d, kva_comm *comm, kva_diag *diag);
   bool (*exchanges)(const kva_device *d, const kva_program *p, const kva_step_desc *step);

@@ -133,9 +133,9 @@ typedef struct kva_data_source {
 
 /* Built-in generators: "induction" (arguments pool = 48, all = 0), "ngram" (pairs = 200, all = 0), "hop" (hops = 4,
  * letters = 4, all = 0), "igsm" (ops = 4, test = 5, mod = 5, all = 0), "random" (all = 0). They fill one to three int32
- * or int64 tensors [B, T]: tokens; targets, what is to be said where it counts (all = 1: the next token everywhere),
- * else -1; first, the target at the first position that counts, else -1. Unknown names or arguments are errors that
- * list the known ones. */
+ * or int64 tensors [B, T]: tokens; targets, the expected token at positions that count towards the loss (all = 1: the
+ * next token everywhere), else -1; first, the target at the first position that counts, else -1. Unknown names or
+ * arguments are errors that list the known ones. */
 typedef struct kva_data_arg {
   const char *name;
   double value;

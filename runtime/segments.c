@@ -25,8 +25,7 @@ int32_t kva_step_binds(const kva_step_desc *step, int32_t index) {
   }
 }
 
-/* Symbols of other programs have no value here and need none: those that their steps bind, and those of their inputs.
- */
+/* Symbols bound by another program's steps, or by its inputs (is_input_elsewhere), are unknown here and skipped. */
 static bool is_bound_elsewhere(const kva_artifact *a, const char *name) {
   for (int32_t i = 0; i < a->n_programs; i++) {
     const kva_program *p = &a->programs[i];

@@ -40,7 +40,7 @@ int64_t kva_sequences_free_rows(const kva_sequences *q);
 typedef struct kva_sequence_rows {
   int64_t sequence, rows;
   const kva_tensor *inputs; /* the model's own, of this sequence alone: first dimension 1, then `rows` rows */
-  int64_t wanted;           /* results are wanted of so many of the last rows; 0: outputs is not used */
+  int64_t wanted;           /* number of last rows whose results are wanted; 0: outputs is not used */
   /* The model's own. data: the caller's memory, or NULL: not wanted. Type and dimensions, 1 and `wanted` rows among
    * them, are filled in. */
   kva_tensor *outputs;

@@ -1,6 +1,6 @@
-/* Taking rows away. State is what it was after some earlier row: the latest one that is kept and not behind the new
- * end. From there the rows up to the new end run again, for which history has their inputs; their results are equal,
- * and so is what they write. The state before the first row is zero, so there is always one. */
+/* Taking rows away. State becomes the latest saved state at or before the new end. From there the rows up to the new
+ * end run again, for which history has their inputs; their results are equal, and so is what they write. The state
+ * before the first row is zero, so there is always one. */
 #include "runtime/sequences_internal.h"
 
 typedef struct origin {

@@ -19,7 +19,8 @@ static inline bool kva_add_size(int64_t a, int64_t b, int64_t *out) {
 }
 
 /* Bump allocator. Everything from it lives until the arena is destroyed (or reset). Zeroed; 16-byte aligned, from 1 KiB
- * on 64-byte aligned: constants are there, too, and a vector that crosses a cache line costs two loads. */
+ * on 64-byte aligned. Constants are stored here as well, hence the alignment: a vector that crosses a cache line costs
+ * two loads. */
 typedef struct kva_arena kva_arena;
 kva_arena *kva_arena_create(void);
 void kva_arena_destroy(kva_arena *arena);

@@ -28,7 +28,7 @@
  * result, and any element code in between that nothing else reads, is never duplicated into another kernel, which would
  * read the result across memory. A window joins a transposition of that kind that follows it.
  *
- * Nodes that bind a symbol cut a graph into segments. A group lies within one, so that it stands behind the nodes that
+ * Nodes that bind a symbol cut a graph into segments. A group lies within one, so that it stands after the nodes that
  * bind what it uses; only copies of cheap nodes come from an earlier segment. Sub-graphs of control nodes are graphs of
  * their own.
  *
@@ -56,7 +56,7 @@ role kva_fuse_role(const kva_node *n) {
 
 /* ---- legality ---------------------------------------------------------------------------------------------------- */
 
-/* `to` has the extents of `from` and ones behind them: a row's value made to broadcast over the row. */
+/* `to` has the extents of `from` and ones after them: a row's value made to broadcast over the row. */
 static bool appends_ones(const kva_type *from, const kva_type *to) {
   if (to->rank < from->rank) return false;
   for (uint32_t d = 0; d < to->rank; d++)
@@ -209,7 +209,7 @@ static bool is_pointwise_in(const kva_node *n, uint32_t operand) {
   return (n->op->traits & KVA_ELEMENTWISE) || kva_in_operands(n->op->pointwise, operand);
 }
 
-/* `to` has the extents of `from` behind leading ones. */
+/* `to` has the extents of `from` after leading ones. */
 static bool same_extents(const kva_type *from, const kva_type *to) {
   if (to->rank < from->rank) return false;
   uint32_t extra = to->rank - from->rank;
@@ -224,7 +224,7 @@ static bool keeps_innermost(const kva_node *n) {
   return perm.n > 0 && perm.v[perm.n - 1] == (int64_t)perm.n - 1;
 }
 
-/* Axis 1 goes behind the others, or comes back from there. */
+/* Moves axis 1 after the others (last), or back from there. */
 static bool moves_channels(const kva_node *n, bool last) {
   if (!kva_is(n, KVA_OP_transpose)) return false;
   kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
@@ -594,7 +594,7 @@ void kva_fuse_shrink(fuse *f, group *g, uint32_t n) {
   f->version++;
 }
 
-/* Paths lead to higher positions, but for those through a group: it may be entered behind the root and left before it.
+/* Paths lead to higher positions, but for those through a group: it may be entered after the root and left before it.
  */
 static uint32_t walk_limit(const fuse *f, const kva_node *root) {
   uint32_t limit = info(f, root)->position;

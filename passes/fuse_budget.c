@@ -23,7 +23,7 @@ typedef struct trial {
   kva_arena *arena;
   const fuse *f;
   const group *g;
-  uint32_t n_nodes; /* as if only so many had joined */
+  uint32_t n_nodes; /* as if only this many had joined */
   kva_map *bufs, *memo;
   uint32_t index_nodes;
   bool over;

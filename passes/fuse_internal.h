@@ -28,7 +28,7 @@ typedef struct group {
   const kva_node *tile;   /* the whole-kernel operator; NULL: none */
   uint32_t lowest;        /* position of its first node in the graph; the root, nodes[0], has the highest */
   uint32_t lowest_so_far; /* the least `lowest` of it and the groups before it; set when the next one opens */
-  uint32_t limit;         /* no path from a node behind this position leads back to the root or before it */
+  uint32_t limit;         /* no path from a node after this position leads back to the root or before it */
   uint32_t mark;          /* epoch of the last reachability walk */
 } group;
 

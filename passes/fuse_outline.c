@@ -123,7 +123,7 @@ void kva_fuse_outline(fuse *f, group *g) {
 /* ---- restoring order --------------------------------------------------------------------------------------------- */
 
 /* A group stands where its root stood, but a further output of it may be read before. Puts the nodes of a graph back in
- * SSA order: repeatedly moves a node behind the last definition it needs, keeping the order otherwise. */
+ * SSA order: repeatedly moves a node after the last definition it needs, keeping the order otherwise. */
 void kva_fuse_restore_order(fuse *f, kva_graph *g) {
   uint32_t n = 0;
   for (kva_node *k = g->first; k; k = k->next) n++;

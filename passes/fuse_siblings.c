@@ -12,7 +12,7 @@
 
 enum { MAX_PATH = 8, MAX_SHARED = 96 << 10 /* bytes of a block's shared memory for sums */ };
 
-/* No path leads from a node at or behind this position to one before it. */
+/* No path leads from a node at or after this position to one before it. */
 static uint32_t walk_floor(const fuse *f, const group *g) {
   uint32_t floor = g->lowest;
   for (bool lower = true; lower;) {
@@ -152,7 +152,7 @@ static bool is_element(const fuse *f, const kva_node *n, const group *g) {
          !(n->op->traits & KVA_UPDATES) && is_domain(n->results[0].type, g);
 }
 
-/* Of a group without sums one, of a group with sums also the root of element code, that v leads to. */
+/* A node that v leads to and that may join: a sum, or, if the group has sums, also the root of element code. */
 static kva_node *find_beside(fuse *f, const group *g, const kva_value *v, uint32_t path) {
   uint32_t seen = 0;
   for (const kva_use *u = v->uses; u && path < MAX_PATH && seen < MAX_USERS; u = u->next, seen++) {

@@ -3,7 +3,7 @@
  * What: a convolution with constant filters, of floats or of bytes with sums in int32, gets them in panels
  * (kv.join_filters; of bytes in words, kv.unpack), and its result is transposed so that the channels of a position lie
  * side by side; who reads the result reads that through the inverse transposition. Element code, pools, concatenations,
- * pads, reductions and transpositions behind it work on the transposed tensor themselves, so that the inverse goes to
+ * pads, reductions and transpositions after it work on the transposed tensor themselves, so that the inverse goes to
  * the edge of a region of such nodes. Convolutions there read it as they are: in their kernels both transpositions are
  * index arithmetic (codegen/kernels/cpu/contract/channels.c). Where a user allows it, those of 3 x 3 filters become
  * transforms of tiles and fewer products (layout_winograd.c). An image from outside of which each element has many
@@ -359,7 +359,7 @@ static kva_value *move_conv(kva_layout *l, kva_builder *b, const kva_node *n) {
   return transposed(b, kva_build(b, KVA_OP_conv, 2, operands, n->attrs));
 }
 
-/* A transposition behind one of this pass: both are one, or none. */
+/* A transposition after one of this pass: both become one, or none. */
 static kva_value *compose(const kva_layout *l, kva_builder *b, const kva_node *n) {
   kva_value *last = last_of(l, kva_operand(n, 0));
   uint32_t rank = n->results[0].type->rank;

@@ -101,7 +101,7 @@ static kva_value *as_image(kva_builder *b, kva_value *x) {
   return rank == 3 || rank == 4 ? x : kva_reshape(b, x, 3, dims);
 }
 
-/* The filters of so many spatial axes. */
+/* The filters, with `axes` spatial axes. */
 static kva_value *filters_of(kva_layout *l, kva_builder *b, const kva_tensor_data *w, bool transposed, uint32_t axes) {
   kva_tensor_data *panels = KVA_NEW(l->m->arena, kva_tensor_data);
   *panels = *panels_of(l, w, transposed);

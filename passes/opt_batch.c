@@ -27,7 +27,7 @@
 enum { BYTES_OF_STEP = 512 * 1024, OPERATIONS_OF_BYTE = 64, NEAR_CACHES = 16 };
 enum { MANY = 8 }; /* items, where only a run knows how many */
 
-/* gain: what a node costs less in a loop, in bytes of traffic; ahead: what it and those behind it can gain at most. */
+/* gain: what a node costs less in a loop, in bytes of traffic; ahead: what it and those after it can gain at most. */
 typedef struct place {
   kva_node *node;
   bool is_item;
@@ -136,7 +136,7 @@ static void find_places(batch *b) {
 
 /* ---- which run --------------------------------------------------------------------------------------------------- */
 
-/* v is made by an item's node at or behind this place. */
+/* v is made by an item's node at or after this place. */
 static bool is_inside(const batch *b, uint32_t first, const kva_value *v) {
   return v->def && b->at[v->def->id] >= first && b->places[b->at[v->def->id]].is_item;
 }
@@ -184,7 +184,7 @@ static double crossing(batch *b, uint32_t first, uint32_t k) {
   return cost;
 }
 
-/* Of equal runs the one that begins and ends first. */
+/* Among runs of equal gain the one that begins and ends first is taken. */
 static void try_runs_from(batch *b, uint32_t first, range *best) {
   double gain = 0, crosses = 0;
   for (uint32_t k = first; k < b->n && goes_on(b, first, &b->places[k]); k++) {
@@ -215,7 +215,7 @@ typedef struct item_loop {
   kva_builder body;
   kva_value *index;          /* [1] */
   kva_value **whole, **item; /* in the body: v, and item i of v */
-  value_list inputs;         /* of the loop, which the body's inputs behind the counter are */
+  value_list inputs;         /* of the loop, which the body's inputs after the counter are */
   value_list rows;           /* that become results */
 } item_loop;
 

@@ -132,7 +132,7 @@ static kva_value *scales_of(kva_builder *b, const kva_node *n, const factor *x, 
   return kva_const_tensor(b, t);
 }
 
-/* Stands for the result of *n, which becomes a division behind it if there is one. */
+/* Stands for the result of *n, which becomes a division after it if there is one. */
 static kva_value *integer_product(kva_builder *b, kva_node **n_io) {
   factor x, w;
   kva_node *n = *n_io;

@@ -1,13 +1,13 @@
 /* Constant weights in the order in which a CPU's products read them.
  *
  * What: matmul(x, dequantize(q, ...)) with constant q becomes a product whose second operand is [K, N], in panels of
- * PANEL columns that lie one behind the other (kv.join_panels): a product of few rows then reads memory in order. Codes
+ * PANEL columns that lie one after the other (kv.join_panels): a product of few rows then reads memory in order. Codes
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
  * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
- * which become bytes. Constant matrices of floats whose memory can be given back go into panels, too, if a product
- * with them has few rows, or an unknown number. Else matmul<transpose_b>(x, w) with constant w of floats becomes a
- * product with w transposed. Products of few rows read w along the depth as well as along its columns: if there are no
- * others, a transposed w stays. Matrices of bytes whose products take words of four steps
+ * which become bytes. Constant matrices of floats whose memory can be given back go into panels, too, if a product with
+ * them has few rows, or an unknown number. Else matmul<transpose_b>(x, w) with constant w of floats becomes a product
+ * with w transposed. Products of few rows read w along the depth as well as along its columns: if there are no others,
+ * a transposed w stays. Matrices of bytes whose products take words of four steps
  * (codegen/kernels/any/contract/words.c) are such words, in panels; others are transposed like floats. A CPU with AMX
  * gets those for many rows in panels whose words are four bytes of a column (codegen/kernels/cpu/contract/amx.c copies
  * them). Filters of bytes get four channels side by side, the factor of one step, and channels of zeros where their
@@ -565,7 +565,7 @@ static bool change_node(packing *p, kva_node *n) {
   return true;
 }
 
-/* The node behind n that a change of n does not remove. */
+/* The first node after n that a change of n does not remove. */
 static kva_node *successor(const kva_node *n) {
   kva_node *next = n->next;
   while (next && kva_is(next, KVA_OP_matmul) && kva_operand(next, 1)->def == n) next = next->next;

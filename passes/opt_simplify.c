@@ -144,8 +144,8 @@ static kva_node *product_of_rows(const kva_value *v, kva_value **out_added) {
   return kva_def_if(v, KVA_OP_matmul);
 }
 
-/* reshape(reshape(x) @ w + c), where the rows of x are merged before and split again behind, as PyTorch's addmm needs
- * them, is x @ w + c. */
+/* reshape(reshape(x) @ w + c), where the rows of x are merged before the product and split again after it, as PyTorch's
+ * addmm needs them, is x @ w + c. */
 static kva_value *split_rows_again(kva_builder *b, const kva_node *n) {
   kva_value *v = x_of(n), *added;
   const kva_type *to = n->results[0].type;

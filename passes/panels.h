@@ -4,7 +4,7 @@
 
 #include "runtime/base/base.h"
 
-/* A matrix [rows, columns]: element (r, c) is in panel c / width, whose rows lie one behind the other. */
+/* A matrix [rows, columns]: element (r, c) is in panel c / width, whose rows lie one after the other. */
 typedef struct kva_panels {
   int64_t rows, columns, width;
 } kva_panels;

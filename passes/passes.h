@@ -81,14 +81,14 @@ typedef struct kva_graph_pipeline {
   const char *name, *help;
   kva_status (*run)(kva_module *m, const kva_pass_options *options);
 } kva_graph_pipeline;
-/* NULL behind the last one. */
+/* NULL after the last one. */
 const kva_graph_pipeline *kva_graph_pipeline_at(uint32_t i);
 
 /* The passes, over every function of m. */
 #define PASS(name, function, ...) kva_status function(kva_module *m, const kva_pass_options *options, bool *changed);
 #include "passes/passes.def"
 
-/* A type or an attribute of `first` or of a node behind it, or in sub-graphs of these, uses the symbol. */
+/* Whether a type or an attribute of `first`, of a node after it, or in sub-graphs of these uses the symbol. */
 bool kva_uses_symbol(const kva_node *first, const kva_expr *symbol);
 
 /* Floating-point operations of the contractions of a node and its sub-graphs: of both branches, and of one iteration of

@@ -36,7 +36,7 @@ bool kva_splat_value(const kva_value *v, double *out_x);
 
 /* Whether u looks up rows of a matrix: of an embedding. */
 bool kva_takes_rows(const kva_use *u);
-/* x [N, C, ...] with so many more channels, of zeros. */
+/* x [N, C, ...] with `more` further channels, of zeros. */
 kva_value *kva_pad_channels(kva_builder *b, kva_value *x, int64_t more);
 /* n unpacks weights (KVA_UNPACKS) that only products read, as the operand that they pack, directly or through
  * transpositions, and lookups of rows. */

@@ -253,7 +253,7 @@ static bool line_of_zeros(kva_expr_ctx *c, const kva_value *v, kva_line *out) {
   return kva_line_of(c, v, out) && kva_line_is_constant(out, &x) && x == 0;
 }
 
-/* Of what computes positions. */
+/* The line of a node that computes positions. */
 static bool line_of_arithmetic(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_iota: return line_of_iota(c, n, out);

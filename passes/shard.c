@@ -5,8 +5,8 @@
  * pass train divides. Loss and metrics become means here, in double as the runtime's means over micro-batches are, so
  * that all processes see the same numbers and a loss that is not finite stops them at the same step.
  * Algorithm: gradients in order of the nodes that compute them are cut into buckets, which travel together; a bucket's
- * node stands right behind its last gradient. With mesh.zero a large gradient becomes a part of the sum instead, by
- * kv.reduce_scatter right behind the gradient, since each process updates a part (passes/shard_states.c). Requires: to
+ * node stands right after its last gradient. With mesh.zero a large gradient becomes a part of the sum instead, by
+ * kv.reduce_scatter right after the gradient, since each process updates a part (passes/shard_states.c). Requires: to
  * be run by pass train, which knows the gradients; a forward pass that writes no state, as each process would write its
  * own. Breaks: nothing. Why not after training is made: there a gradient is a value like any other. */
 #include "passes/passes_internal.h"

@@ -41,7 +41,7 @@ static kva_state *splat_state(kva_module *m, const kva_node *n, double x) {
   return s;
 }
 
-/* The state's read, once in a graph: plans rely on that. A later expansion stands behind the first one, and so its
+/* The state's read, once in a graph: plans rely on that. A later expansion stands after the first one, and so after its
  * read. */
 static kva_value *read_of(kva_module *m, kva_map *reads, kva_node *n, kva_state *s) {
   kva_value *read = kva_map_get(reads, &s, sizeof s);

@@ -47,7 +47,7 @@ static bool returns_here(const kva_stage_map *s, const part *p) {
   return !p->backward && p->stage + 1 == s->n;
 }
 
-/* One sweep from the end: users stand behind what they use. */
+/* One sweep from the end: users stand after what they use. */
 static void find_needed(const kva_stage_map *s, part *p) {
   for (const kva_node *n = s->graph->last; n; n = n->prev) {
     for (uint32_t r = 0; r < n->n_results; r++)
@@ -74,7 +74,8 @@ static void compute_again(const kva_stage_map *s, part *p) {
   find_needed(s, p);
 }
 
-/* Who gives p the value: the stage before it, in the backward pass the one behind it, or its own forward pass. */
+/* The part that gives p the value: the stage before it, in the backward pass the one after it, or its own forward
+ * pass. */
 static part *giver(const kva_stage_map *s, part *parts, const part *p, const kva_node *def) {
   part *forward = parts + p->stage, *backward = parts + s->n + p->stage;
   if (!p->backward) return forward - 1;

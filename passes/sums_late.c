@@ -1,6 +1,6 @@
-/* What reads sums over processes comes late.
+/* Nodes that read sums over processes run late.
  *
- * What: with `--mesh data=N` the nodes that depend on a sum of gradients, loss or metrics go behind all that depend on
+ * What: with `--mesh data=N` the nodes that depend on a sum of gradients, loss or metrics follow all that depend on
  * none, and those that depend on the first sums alone before those that need later ones. So a sum has the rest of the
  * backward pass to travel in (passes/plan_waits.c), and norms of gradients and updates begin with those that are there.
  * Algorithm: the level of a node is the number, in order of nodes, of the last sum that it depends on; nodes are

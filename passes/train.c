@@ -44,7 +44,7 @@ static kva_state *train_state(kva_builder *b, const char *name, const kva_type *
   return s;
 }
 
-/* Of the type of the parameter's gradient g. */
+/* A state of the type of the parameter's gradient g. */
 static kva_state *parameter_state(kva_builder *b, kva_state *param, const kva_value *g, const char *suffix,
                                   kva_state_kind kind, const kva_pass_options *o) {
   const char *name = kva_arena_printf(b->m->arena, "%s.%s", param->name, suffix);

@@ -110,7 +110,7 @@ kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_re
   return fresh;
 }
 
-/* Of a loop whose number of iterations is given, and that no condition ends before; else 1. */
+/* The number of iterations of a loop, if it is given and no condition ends the loop earlier; else 1. */
 static double trips_of(const kva_node *n, const kva_sizes *s) {
   bool counted = kva_is(n, KVA_OP_loop) && !kva_operand(n, 1);
   kva_dim trips = counted ? ((const kva_loop_attrs *)n->attrs)->trips : NULL;

@@ -390,8 +390,8 @@ static kva_value *mask_of_slice(kva_partition *p, const kva_node *n, kva_value *
   return kva_build3(p->b, KVA_OP_where, visible, own, kva_scalar_like(p->b, own, -INFINITY));
 }
 
-/* Of queries in slices along rows each process computes its own, with the keys and values of all. What causality hides
- * depends on the process, so it is a mask here. */
+/* If queries are split along rows, each process computes its own, with the keys and values of all. Which keys causality
+ * hides depends on the process, so it is a mask here. */
 bool kva_attention_partition(kva_partition *p, const kva_node *n) {
   kva_attention a = kva_attention_get(n, p->b->m->exprs);
   kva_dim each;

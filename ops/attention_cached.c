@@ -4,11 +4,11 @@
  * With `pages` caches are k[P,Hkv,R,D], v[P,Hkv,R,Dv]: row s of sequence b is row s % R of page pages[b, s / R], and C
  * is N * R. Several sequences may name one page. What stands for pages that no query sees does not matter.
  *
- * Query t of sequence b stands at position[b] + t and sees keys 0 .. position[b] + t, or the last `window` of them;
- * for the rest attention.c holds, with position[b] as offset. So a cache may have room for any number of rows: what
- * lies behind position[b] + T - 1 is not read, and time grows with the positions, not with C. Every query has the bits
- * that it has in one attention over the whole sequence, because keys are taken in blocks that begin at multiples of one
- * number, each query on its own.
+ * Query t of sequence b stands at position[b] + t and sees keys 0 .. position[b] + t, or the last `window` of them; for
+ * the rest attention.c holds, with position[b] as offset. So a cache may have room for any number of rows: rows after
+ * position[b] + T - 1 are not read, and time grows with the positions, not with C. Every query has the bits that it has
+ * in one attention over the whole sequence, because keys are taken in blocks that begin at multiples of one number,
+ * each query on its own.
  *
  * Positions outside [0, C - T] and pages outside [0, P) are an error in the reference; compiled code reads inside of
  * the caches. Tolerance: as

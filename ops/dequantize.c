@@ -1,7 +1,7 @@
 /* dequantize(q, scale, zero): y = (q - zero) * scale, ONNX DequantizeLinear. q holds integers of at most 32 bits or
  * 8-bit floats, which have no zero. scale and zero have one shape:
  *
- *   block > 0            one for each block of so many elements along `axis`, the last of which may be shorter
+ *   block > 0            one for each `block` elements along `axis`; the last block may be shorter
  *   vector, block = 0    one for each index of `axis`
  *   scalar               one for all
  *

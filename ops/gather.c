@@ -127,7 +127,7 @@ static local_index localise(kva_partition *p, kva_value *i, int64_t extent) {
   return (local_index){kva_build3(b, KVA_OP_where, own, local, kva_build3(b, KVA_OP_where, known, zero, end)), own};
 }
 
-/* Of a table that is split along the axis of its rows, each process gives the rows that it has, and zeros. */
+/* If the table is split along the axis of its rows, each process gives the rows that it has, and zeros for others. */
 bool kva_gather_partition(kva_partition *p, const kva_node *n) {
   uint32_t axis = axis_of(n), behind = kva_operand_type(n, 0)->rank - 1 - axis;
   const kva_type *indices = kva_operand_type(n, 1);

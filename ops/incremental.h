@@ -22,7 +22,7 @@ typedef struct kva_carried {
   kva_value *old, *next;
 } kva_carried;
 
-/* A value of the chunk behind the rows before it. */
+/* A value of the chunk, preceded by earlier rows. */
 typedef struct kva_with_past {
   const kva_value *x;
   uint32_t axis;
@@ -30,7 +30,7 @@ typedef struct kva_with_past {
   kva_value *all;
 } kva_with_past;
 
-/* Caches are divided into pages of so many rows. */
+/* Rows of a page of a cache. */
 enum { KVA_PAGE_ROWS = 64 };
 
 /* The pages of each sequence in caches that are read equally far back: an input of the function. */
@@ -72,7 +72,7 @@ kva_cache kva_cached(kva_incremental *c, const char *what, kva_value *x, uint32_
 /* All rows of each sequence, along `axis`, from a cache of rows along it. */
 kva_value *kva_all_rows(kva_incremental *c, kva_cache cache, uint32_t axis);
 
-/* x behind the `rows` rows before it along `axis`, which are state. */
+/* x, preceded by the `rows` rows before it along `axis`, which are state. */
 kva_value *kva_behind_past(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t rows);
 
 /* position as [batch, 1, ...] of this rank, and the positions of the chunk's rows: with them along `axis`. */

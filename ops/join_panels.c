@@ -1,4 +1,4 @@
-/* join_panels: x [panels, rows, width] holds the columns of a matrix y [rows, columns] in panels of `width`, one behind
+/* join_panels: x [panels, rows, width] holds the columns of a matrix y [rows, columns] in panels of `width`, one after
  * the other: y[r, c] = x[c / width, r, c mod width]. What the last panel has beyond the columns is not read. With x
  * [panels, rows / word, width, word] some rows of a column lie side by side: y[r, c] = x[c / width, r / word, c mod
  * width, r mod word].

@@ -506,7 +506,7 @@ static kva_value *shift_documents(kva_partition *p, const kva_node *n, const kva
   return kva_slice_rows(p->b, y, s->time, kva_expr_const(p->b->m->exprs, rows), x->type->dims[s->time]);
 }
 
-/* Of slices along rows each process gets a halo of W-1 raw rows from the one before it, and gives back its gradient. */
+/* If rows are split, each process gets a halo of W - 1 raw rows from the one before it, and gives back its gradient. */
 bool kva_kv_shift_partition(kva_partition *p, const kva_node *n) {
   kva_shift s = shift_of(n);
   kva_dim each;

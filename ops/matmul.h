@@ -10,10 +10,10 @@ typedef struct kva_matmul_shape {
 } kva_matmul_shape;
 
 kva_matmul_shape kva_matmul_get(const kva_node *n);
-/* Products of so many rows, or fewer, read the second operand once on a CPU, from where it lies. */
+/* Products of at most this many rows read the second operand once on a CPU, from where it lies. */
 enum { KVA_FEW_ROWS = 8 };
-/* Products of so many rows, or more, with a constant read it from panels that are made once (passes/layout_products.c);
- * their sums have the order of those with other operands. */
+/* Products of at least this many rows with a constant read it from panels that are made once
+ * (passes/layout_products.c); their sums have the order of those with other operands. */
 enum { KVA_PANEL_ROWS = KVA_FEW_ROWS + 1 };
 /* Vectors of a panel that the tiles of a CPU read where it lies (codegen/kernels/cpu/contract/tiling.c). */
 static inline int64_t kva_panel_vectors(const kva_target *t) {

@@ -1,6 +1,6 @@
-/* neighbour(x) -> y: what the process before this one in its group has of x, or with `next` the one behind it
+/* neighbour(x) -> y: x of the process before this one in its group, or with `next` of the one after it
  * (ops/exchange.h); zeros where there is none. Gradient: the neighbour on the other side. Exact: a copy.
- * Reference: process 0 has no process before it, and the one behind it has the same x. */
+ * Reference: process 0 has no process before it, and the one after it has the same x. */
 #include "ops/check.h"
 #include "ops/exchange.h"
 #include "ops/ids.h"

@@ -1,5 +1,6 @@
 /* unpack: x holds words of 32 bits, each of which has 4 elements of 8 bits, 8 of 4 or 16 of 2 that follow each other
- * along `axis`, the first one lowest. Along it y has `extent` elements, of an integer type `to` of so many bits.
+ * along `axis`, the first one lowest. Along it y has `extent` elements, of the integer type `to` that has the bits of
+ * an element.
  *
  * A packed tensor keeps elements of one row in a word; so do the words here, of one column: elements of a row are then
  * in words that follow each other, which vectors load. Exact: moves bits. No gradient: integers. */

@@ -86,7 +86,7 @@ kva_status kva_onnx_convolve_free(kva_onnx_call *k, kva_value *x, kva_value *wei
 
 /* ---- transposed -------------------------------------------------------------------------------------------------- */
 
-/* stride - 1 zeros behind every element of an axis. */
+/* stride - 1 zeros after every element of an axis. */
 static kva_value *spread_axis(kva_builder *b, kva_value *x, uint32_t axis, int64_t stride) {
   kva_expr_ctx *e = b->m->exprs;
   if (stride == 1 || b->failed) return x;

@@ -66,7 +66,7 @@ static kva_conv_attrs attrs_of(const kva_onnx_window *w, int64_t group) {
       .strides = {w->n, w->strides}, .pads = {2 * w->n, w->pads}, .dilations = {w->n, w->dilations}, .group = group};
 }
 
-/* Whether the kernel covers the whole image, at one position, as behind a global pooling. */
+/* Whether the kernel covers the whole image, at one position, as after a global pooling. */
 static bool is_product(const kva_onnx_window *w, const kva_value *x, const kva_value *weight, int64_t group) {
   bool whole = group == 1 && kva_onnx_dim(x, 1) == kva_onnx_dim(weight, 1);
   for (uint32_t i = 0; i < w->n; i++) {

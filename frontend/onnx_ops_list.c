@@ -114,7 +114,7 @@ static kva_status position_in(kva_onnx_call *k, uint32_t i, uint32_t n, uint32_t
   return KVA_OK;
 }
 
-/* A new element may also come behind the last, at position n; -1 is before the last. */
+/* A new element may also come after the last, at position n; -1 is before the last. */
 static kva_status insert_position(kva_onnx_call *k, uint32_t n, uint32_t *out) {
   const kva_dims *known = kva_onnx_in(k, 2) ? kva_onnx_contents(k->c, kva_onnx_in(k, 2)) : NULL;
   *out = n;

@@ -8,7 +8,7 @@ static kva_value *gelu(kva_builder *b, kva_value *x, bool tanh_form) {
   return kva_build(b, KVA_OP_gelu, 1, &x, &(kva_gelu_attrs){.tanh = tanh_form});
 }
 
-/* Of x, or of x + bias. The argument: whether it is the tanh form. */
+/* Gelu of x, or of x + bias. The argument: whether it is the tanh form. */
 kva_status kva_onnx_bias_gelu(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0), *bias = kva_onnx_in(k, 1);
   return kva_onnx_done(k, gelu(k->b, bias ? kva_add(k->b, x, bias) : x, k->arg != 0));

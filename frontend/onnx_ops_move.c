@@ -55,8 +55,8 @@ static kva_dim slice_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, bool cut) 
   return kva_expr_min(x, bound, d);
 }
 
-/* The number of elements from `from` to `to`; 0 if the slice starts behind its end. That is left out where it would
- * take an empty operand: lengths like T - 1 are compared with those of other tensors. */
+/* The number of elements from `from` to `to`; 0 if the slice starts after its end. That is left out where it would take
+ * an empty operand: lengths like T - 1 are compared with those of other tensors. */
 static kva_dim slice_length(kva_expr_ctx *x, kva_dim d, kva_dim from, kva_dim to, int64_t step) {
   kva_dim n = kva_expr_ceildiv(x, kva_expr_sub(x, to, from), kva_expr_const(x, step));
   kva_dim zero = kva_expr_const(x, 0), most_missing = kva_expr_addi(x, d, -1);

@@ -210,7 +210,7 @@ static kva_status centred(kva_onnx_call *k, uint32_t i, kva_value **out) {
   return KVA_OK;
 }
 
-/* Input i in float, by scale and zero point behind it. */
+/* Input i in float, by the scale and zero point that are the next two inputs. */
 static kva_status decode(kva_onnx_call *k, uint32_t i, kva_value **out) {
   kva_value *scale = NULL;
   KVA_TRY(centred(k, i, out));
@@ -220,7 +220,7 @@ static kva_status decode(kva_onnx_call *k, uint32_t i, kva_value **out) {
   return KVA_OK;
 }
 
-/* The result: y as codes of type t by the scale in input i and the zero point behind it. */
+/* The result: y as codes of type t by the scale in input i and the zero point in the next one. */
 static kva_status encode(kva_onnx_call *k, kva_value *y, uint32_t i, kva_dtype t) {
   kva_value *scale = NULL, *zero = NULL;
   KVA_TRY(for_tensor(k, i, &scale));

@@ -1,6 +1,6 @@
 /* Rules: tree ensembles of ai.onnx.ml. The nodes of all trees are rows of constant tables. Every row of the input walks
  * down all trees at once: a step gathers, for each row and tree, feature, threshold and first child of the node that
- * was reached; the second child is the row behind the first. Leaves lead to themselves, so the number of steps is the
+ * was reached; the second child is the row after the first. Leaves lead to themselves, so the number of steps is the
  * depth of the deepest tree, and the result is a sum over trees of the leaves' rows in a table of weights. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
@@ -274,7 +274,7 @@ static kva_status ints_attr(kva_onnx_call *k, const char *name, uint32_t n, cons
   return kva_onnx_fail(k, KVA_INVALID, "attribute '%s' has %u elements, expected %u", name, v.n, n);
 }
 
-/* Members of nodes' sets follow each other, with a NaN behind each set, in order of the nodes. */
+/* Members of nodes' sets follow each other, with a NaN after each set, in order of the nodes. */
 static kva_status read_sets(kva_onnx_call *k, forest *f, const numbers *values) {
   uint32_t length = 0;
   for (int64_t i = 0; values && i < values->n; i++) {

@@ -43,7 +43,7 @@ KVA_MUST_USE kva_status kva_onnx_correlate(kva_onnx_call *k, kva_value *x, kva_v
                                            const int64_t *strides, const int64_t *dilations, kva_value **out);
 /* x with zeros around its spatial axes; negative amounts crop. */
 kva_value *kva_onnx_pad_spatial(kva_onnx_call *k, kva_value *x, const kva_dim *before, const kva_dim *after);
-/* What auto_pad SAME_* adds around spatial axis i of input 0 for a window that spans so many elements. */
+/* The padding that auto_pad SAME_* adds around spatial axis i of input 0 for a window that spans `span` elements. */
 void kva_onnx_same_padding(kva_onnx_call *k, const kva_onnx_window *w, uint32_t i, kva_dim span, kva_dim *before,
                            kva_dim *after);
 /* Resolves auto_pad SAME_* to pads for the forward direction (Conv and pools). */

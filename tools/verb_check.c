@@ -75,7 +75,7 @@ static void add_message(kva_text *t, const char *message, const kva_loc *loc) {
   if (loc->node) add_field(t, "node", loc->node);
 }
 
-/* All diagnostics of one severity, each with the notes behind it. */
+/* All diagnostics of one severity, each with the notes that follow it. */
 static void print_json_messages(const char *name, const kva_diag *diag, kva_severity wanted) {
   kva_text t = {0};
   bool open = false;

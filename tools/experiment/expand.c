@@ -102,7 +102,7 @@ static void add_all(const expander *x, words *w, const words *more) {
   for (uint32_t i = 0; i < more->list.len; i++) KVA_PUSH(x->arena, &w->list, more->list.data[i]);
 }
 
-/* Of a training: its model and hyper-parameters. */
+/* The model and hyper-parameters of a training. */
 static void add_model(const expander *x, const words *train, words *w) {
   add_word(x, w, train->list.data[1]);
   for (uint32_t i = 2; i + 1 < train->list.len; i++)

@@ -60,7 +60,7 @@ static bool curve_value(const kva_history *h, const char *how, const char *metri
   return true;
 }
 
-/* Of values with ", " between them. */
+/* The mean of values with ", " between them. */
 static kva_status mean_value(const kva_exp_job *job, const char *list, kva_diag *diag, double *out) {
   double sum = 0, n = 0;
   while (*list) {

@@ -11,7 +11,7 @@
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
 
-/* Of a process, one after the other. A neighbour receives before it sends, or sends before. */
+/* Messages of a process, one after the other. A neighbour receives before it sends, or sends before. */
 static int64_t messages_of(const kva_exchanged *x, int64_t parts) {
   int64_t piece = kva_comm_piece(parts), pieces = (x->summed + x->gathered + piece - 1) / piece;
   return x->rounds ? x->rounds * (parts - 1) * pieces : parts > 2 ? 2 : 1;

@@ -25,6 +25,9 @@
 
 enum { MAX_MASKS = 4, MAX_LAYERS = 24 };
 
+/* Of hidden keys: much more than scores and masks, in float. */
+#define ABSORBING_SCORE (-1e30)
+
 /* A mask that stays, added (float) or boolean. */
 typedef struct kept_mask {
   kva_value *value;
@@ -124,12 +127,19 @@ static bool peel_add(scores *s, const kva_node *n, int depth) {
   return false;
 }
 
+/* Whether the score of hidden keys, which masks outside are added to, may be any much smaller one instead. */
+static bool is_absorbed(const scores *s, double hidden) {
+  for (uint32_t i = 0; i < s->n_masks; i++)
+    if (s->masks[i].kind == KVA_MASK_ADDED && hidden * s->scale > ABSORBING_SCORE) return false;
+  return true;
+}
+
 static bool peel_where(scores *s, const kva_node *n, int depth) {
   for (uint32_t i = 1; i <= 2; i++) {
     scores trial = *s;
     double hidden;
     if (kva_operand_type(n, i) != n->results[0].type || !kva_number_of(kva_operand(n, 3 - i), &hidden)) continue;
-    if (!(hidden * s->scale <= KVA_HIDDEN_SCORE)) continue;
+    if (!(hidden * s->scale <= KVA_HIDDEN_SCORE) || !is_absorbed(s, hidden)) continue;
     kva_mask_kind kind = i == 1 ? KVA_MASK_VISIBLE : KVA_MASK_HIDDEN;
     if (!take_condition(&trial, kva_operand(n, 0), kind, !isinf(hidden))) continue;
     if (!peel(&trial, kva_operand(n, i), depth)) continue;
@@ -275,9 +285,6 @@ static kva_value *unscaled(kva_value *v, double *scale) {
 static void add_to(kva_builder *b, kva_value **sum, kva_value *v, kva_op_id op) {
   *sum = *sum ? kva_build2(b, op, *sum, v) : v;
 }
-
-/* Much more than scores, in float. */
-#define ABSORBING_SCORE (-1e30)
 
 static kva_value *visible(kva_builder *b, const kept_mask *m) {
   return m->kind == KVA_MASK_VISIBLE ? m->value : kva_build1(b, KVA_OP_logical_not, m->value);

@@ -106,7 +106,8 @@ static kva_status shape_inputs(kva_onnx_call *k, rnn *r) {
   kva_dim d = kva_expr_const(e, r->directions), hidden = kva_expr_const(e, r->hidden);
   kva_dim gates = kva_expr_const(e, rows), biases = kva_expr_const(e, 2 * rows),
           peep = kva_expr_const(e, 3 * r->hidden);
-  kva_dim states[3] = {d, NULL, hidden}, batched[3] = {NULL, d, hidden};
+  kva_dim batch = r->in[IN_X]->type->dims[!r->batch_first];
+  kva_dim states[3] = {d, batch, hidden}, batched[3] = {batch, d, hidden};
   const kva_dim *state = r->batch_first ? batched : states;
   KVA_TRY(shape_input(k, r, IN_W, 3, (kva_dim[]){d, gates, r->in[IN_X]->type->dims[2]}));
   KVA_TRY(shape_input(k, r, IN_R, 3, (kva_dim[]){d, gates, hidden}));
@@ -151,8 +152,8 @@ static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
   if (!kva_expr_is_const(r->length, &r->steps)) r->steps = -1;
   KVA_TRY(read_lengths(k, r));
   if (r->steps > MAX_STEPS || r->steps == 0) r->steps = -1;
-  if (kva_onnx_find_attr(k, "clip") || kva_onnx_int(k, "input_forget", 0))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "clip and input_forget");
+  if (kva_onnx_find_attr(k, "clip")) return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute clip");
+  if (kva_onnx_int(k, "input_forget", 0)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute input_forget");
   KVA_TRY(check_attrs(k, r, way));
   KVA_TRY(shape_inputs(k, r));
   return read_activations(k, r);

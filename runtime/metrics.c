@@ -230,14 +230,14 @@ kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva
   *out_metrics = NULL;
   kva_metrics *m = calloc(1, sizeof *m);
   if (!m) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the writer of metrics");
-  m->path = strdup(path);
-  m->file = m->path ? fopen(path, append ? "ae" : "we") : NULL;
+  m->path = strdup(path ? path : "standard output");
+  if (m->path) m->file = path ? fopen(path, append ? "ae" : "we") : stdout;
   if (!m->file) {
     kva_status status = m->path ? io_error(diag, path, "open it for writing") : KVA_NO_MEMORY;
     kva_metrics_destroy(m);
     return status;
   }
-  m->csv = is_csv(path);
+  m->csv = path && is_csv(path);
   if (m->csv && ftell(m->file) == 0) fputs(csv_header, m->file); /* a failure shows at the first line */
   *out_metrics = m;
   return KVA_OK;
@@ -245,7 +245,7 @@ kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva
 
 void kva_metrics_destroy(kva_metrics *m) {
   if (!m) return;
-  if (m->file) fclose(m->file);
+  if (m->file && m->file != stdout) fclose(m->file);
   kva_text_free(&m->line);
   free(m->path);
   free(m);

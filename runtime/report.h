@@ -47,6 +47,7 @@ kva_series kva_history_find(const kva_history *h, const char *name, bool evaluat
  * {"step": 9, "event": "not_finite"} */
 
 typedef struct kva_metrics kva_metrics;
+/* path NULL: JSON lines to the stream stdout, in order with what else is printed there. */
 KVA_MUST_USE kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva_metrics **out_metrics);
 /* Every line reaches the file before the call returns. KVA_INTERRUPTED, without a message: the file is a pipe whose
  * reader went away. */

@@ -433,7 +433,6 @@ static int check_variant(const train_options *o, const variant *v) {
 
 static const char *metrics_path(const train_options *o, uint32_t i, uint32_t n, kva_arena *arena) {
   const char *path = o->settings.metrics;
-  if (o->settings.json) return "/dev/stdout";
   if (!path || n == 1) return path;
   const char *dot = strrchr(path, '.');
   size_t stem = dot ? (size_t)(dot - path) : strlen(path);
@@ -482,10 +481,10 @@ static int train_all(train_options *o) {
     uint32_t done = 0;
     while (done < n && v[done].result.history) done++;
     kva_status status = write_report(o, v, done, arena, diag);
-    if (status == KVA_OK)
-      printf("report: %s\n", o->settings.report);
-    else
+    if (status != KVA_OK)
       code = kva_cli_fail(status, diag);
+    else if (!o->settings.json)
+      printf("report: %s\n", o->settings.report);
   }
   for (uint32_t i = 0; i < n; i++) kva_history_destroy(v[i].result.history);
   kva_diag_destroy(diag);

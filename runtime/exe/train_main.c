@@ -134,7 +134,7 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
   kva_diag_print(diag, stderr); /* warnings */
   kva_diag_clear(diag);
   kva_train_catch_signals();
-  kva_status status = kva_train_session(s, o, d, o->json ? "/dev/stdout" : o->metrics, arena, diag, &result);
+  kva_status status = kva_train_session(s, o, d, o->metrics, arena, diag, &result);
   if (o->report && result.history && !kva_comm_rank(o->comm)) {
     kva_status written = write_report(a, o, &result, arena, diag);
     if (status == KVA_OK) status = written;

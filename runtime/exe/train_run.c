@@ -45,7 +45,7 @@ bool kva_train_stopped(void) {
 typedef struct run {
   const kva_train_settings *o;
   kva_train_result *result;
-  kva_metrics *metrics;
+  kva_metrics *metrics[2]; /* of --metrics and of --json; NULL: without */
   kva_session *session;
   kva_trainer *trainer;
   kva_diag *diag;
@@ -125,6 +125,12 @@ static bool goes_on(void *user) {
   return false;
 }
 
+static kva_status add_metrics(const run *r, const kva_train_event *e) {
+  for (int i = 0; i < 2; i++)
+    if (r->metrics[i]) KVA_TRY(kva_metrics_add(r->metrics[i], e, r->diag));
+  return KVA_OK;
+}
+
 static bool on_event(void *user, const kva_train_event *event) {
   run *r = user;
   if (r->status != KVA_OK && r->status != KVA_INTERRUPTED) return false;
@@ -136,7 +142,7 @@ static bool on_event(void *user, const kva_train_event *event) {
   compare(r, e);
   r->result->seconds = e->seconds;
   r->status = kva_history_add(r->result->history, e);
-  if (r->status == KVA_OK && r->metrics) r->status = kva_metrics_add(r->metrics, e, r->diag);
+  if (r->status == KVA_OK) r->status = add_metrics(r, e);
   if (r->status == KVA_OK && r->o->observe && r->writes)
     r->status = r->o->observe(r->o->observer, e, r->resumed, r->diag);
   show(r, e);
@@ -473,10 +479,17 @@ static kva_status open_data_of(kva_session *s, const kva_train_settings *o, cons
 }
 
 static kva_status open_metrics(run *r, const char *path, kva_diag *diag) {
+  if (!r->writes) return KVA_OK;
+  if (r->o->json) KVA_TRY(kva_metrics_create(NULL, false, diag, &r->metrics[1]));
   if (!path) return KVA_OK;
-  bool append = r->o->resume && !r->o->json;
-  if (append) KVA_TRY(kva_metrics_cut(path, r->resumed, diag));
-  return kva_metrics_create(path, append, diag, &r->metrics);
+  if (r->o->resume) KVA_TRY(kva_metrics_cut(path, r->resumed, diag));
+  return kva_metrics_create(path, r->o->resume, diag, &r->metrics[0]);
+}
+
+static kva_status add_not_finite(const run *r, kva_diag *diag) {
+  for (int i = 0; i < 2; i++)
+    if (r->metrics[i]) KVA_TRY(kva_metrics_add_not_finite(r->metrics[i], kva_trainer_done(r->trainer) + 1, diag));
+  return KVA_OK;
 }
 
 /* --steps 0: nothing is learned and nothing saved. */
@@ -503,15 +516,14 @@ static bool keeps_state(const run *r, kva_status status) {
 
 static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   KVA_TRY(prepare_checkpoints(r, diag));
-  KVA_TRY(kva_comm_agree(r->o->comm, open_metrics(r, r->writes ? metrics : NULL, diag), diag));
+  KVA_TRY(kva_comm_agree(r->o->comm, open_metrics(r, metrics, diag), diag));
   r->begin = kva_now();
   if (r->o->steps == 0) return evaluate(r, diag);
   kva_status status = kva_trainer_run(r->trainer, diag);
   int64_t steps = kva_trainer_done(r->trainer) - r->resumed;
   if (steps > 0) r->result->sent = kva_trainer_sent(r->trainer) / steps;
   if (r->o->comm) r->result->exchange = kva_comm_measured(r->o->comm);
-  if (status == KVA_NOT_FINITE && r->metrics)
-    r->status = kva_metrics_add_not_finite(r->metrics, kva_trainer_done(r->trainer) + 1, diag);
+  if (status == KVA_NOT_FINITE) r->status = add_not_finite(r, diag);
   if (keeps_state(r, status) && save(r, diag) == KVA_OK)
     kva_note(diag, NULL, "the state before that step is saved in %s", r->o->checkpoint);
   if (status == KVA_OK) status = kva_trainer_compare(r->trainer, diag);
@@ -544,8 +556,10 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
 
 /* The end of the metrics. */
 static kva_status add_shifts(const run *r, kva_diag *diag) {
-  for (int i = 0; r->metrics && i < r->result->n_shifts; i++)
-    KVA_TRY(kva_metrics_add_shift(r->metrics, kva_trainer_done(r->trainer), &r->result->shifts[i], diag));
+  for (int i = 0; i < 2 * r->result->n_shifts; i++) {
+    kva_metrics *m = r->metrics[i % 2];
+    if (m) KVA_TRY(kva_metrics_add_shift(m, kva_trainer_done(r->trainer), &r->result->shifts[i / 2], diag));
+  }
   return KVA_OK;
 }
 
@@ -570,7 +584,7 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
     status = kva_fail(diag, collected, NULL, "the learned shifts of other stages are missing");
   if (status == KVA_OK) status = add_shifts(&r, diag);
   kva_trainer_destroy(r.trainer);
-  kva_metrics_destroy(r.metrics);
+  for (int i = 0; i < 2; i++) kva_metrics_destroy(r.metrics[i]);
   if (data.destroy) data.destroy(data.self);
   kva_checkpoint_unlock(r.lock);
   free(r.loaded);

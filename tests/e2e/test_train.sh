@@ -68,6 +68,33 @@ steps_of() { grep -c '"event": "step"' "$1"; }
 [ "$(steps_of "$work/v-0.jsonl")" -eq 5 ] && [ "$(steps_of "$work/v-1.jsonl")" -eq 5 ] || fail "metrics of the variants"
 [ "$(grep -c '"event": "shift"' "$work/v-0.jsonl")" -eq 2 ] || fail "a run with shifts ends with the weights of its heads"
 
+# --json is the process's own standard output: behind what a file has, every variant, samples in order, beside --metrics;
+# no other line is there.
+echo '{"before": 0}' >"$work/appended"
+"$KVASIR" train models/induction.kv "${size[@]}" --steps 3 --batch 4 --eval-every 0 --json --metrics "$work/both.jsonl" \
+  --report "$work/both.html" --variant a --variant b >>"$work/appended" 2>"$work/out" || fail "--json appended"
+python3 - "$work/appended" <<'PY' || fail "--json at the end of a file: $(cat "$work/appended")"
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert lines[0] == {"before": 0}, lines[0]
+assert [l["step"] for l in lines[1:] if l["event"] == "step"] == [1, 2, 3, 1, 2, 3], lines
+PY
+cmp -s <(tail -n +2 "$work/appended") <(cat "$work/both-0.jsonl" "$work/both-1.jsonl") || fail "--json leaves --metrics out"
+for _ in $(seq 40); do printf 'the cat sat on the mat. '; done >"$work/text"
+expect 0 data "$work/text" -o "$work/text.tok"
+"$KVASIR" train models/lm.kv -D vocab=257 -D d=16 -D ffn=16 -D heads=2 -D layers=1 --data "tokens:$work/text.tok,length=48" \
+  --batch 2 --steps 2 --eval-every 0 --sample-every 1 --json >"$work/sampled" 2>"$work/out" || fail "samples beside --json"
+[ "$(cut -c 1-10 "$work/sampled" | head -4 | tr '\n' ' ')" = '{"step": 1 {"step":1, {"step": 2 {"step":2, ' ] ||
+  fail "--json and samples: $(cat "$work/sampled")"
+python3 - "$KVASIR" <<'PY' || fail "--json to a socket"
+import json, socket, subprocess, sys
+ours, theirs = socket.socketpair()
+subprocess.run([sys.argv[1], "train", "models/mlp.kv", "--steps", "1", "--batch", "1", "--eval-every", "0", "--json"],
+               stdout=theirs, check=True)
+theirs.close()
+assert json.loads(ours.makefile().readline())["step"] == 1
+PY
+
 # A dry run says what the same options would do, and trains nothing.
 expect 0 train models/induction.kv "${size[@]}" --batch 16 --micro-batch 4 --steps 7 --threads 1 --dry-run --metrics "$work/dry.jsonl"
 says "16 sequences, 4 at a time"

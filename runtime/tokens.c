@@ -136,10 +136,8 @@ static kva_status write_header(kva_token_writer *w, kva_diag *diag) {
 }
 
 static kva_status open_temporary(kva_token_writer *w, kva_diag *diag) {
-  if (asprintf(&w->temporary, "%s.%ld.tmp", w->path, (long)getpid()) < 0) {
-    w->temporary = NULL;
-    return KVA_NO_MEMORY;
-  }
+  w->temporary = kva_file_temporary(w->path);
+  if (!w->temporary) return io_error(w, "make a temporary file for it", diag);
   int fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   w->file = fd < 0 ? NULL : fdopen(fd, "w");
   if (w->file) return KVA_OK;
@@ -188,10 +186,11 @@ static kva_status finish(kva_token_writer *w, kva_diag *diag) {
   bool ok = !fflush(w->file) && !fsync(fileno(w->file));
   ok = !fclose(w->file) && ok;
   w->file = NULL;
-  if (!ok || rename(w->temporary, w->path)) return io_error(w, "write it", diag);
+  if (!ok) return io_error(w, "write it", diag);
+  kva_status status = kva_file_place(w->temporary, w->path, diag);
   free(w->temporary);
   w->temporary = NULL;
-  return KVA_OK;
+  return status;
 }
 
 kva_status kva_token_writer_finish(kva_token_writer *w, kva_diag *diag, kva_token_info *out_info) {

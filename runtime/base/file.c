@@ -181,15 +181,55 @@ static kva_status write_in_place(const char *path, int n, const kva_file_part *p
 }
 
 /* A path that is not a regular file (/dev/stdout, a link) is written in place; a rename would replace it. */
+static bool is_written_in_place(const char *path) {
+  struct stat old;
+  return !lstat(path, &old) && !S_ISREG(old.st_mode);
+}
+
 kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag) {
   struct stat old;
-  bool exists = !lstat(path, &old);
-  if (exists && !S_ISREG(old.st_mode)) return write_in_place(path, n, parts, diag);
-  return replace(path, exists ? &old : NULL, n, parts, diag);
+  if (is_written_in_place(path)) return write_in_place(path, n, parts, diag);
+  return replace(path, lstat(path, &old) ? NULL : &old, n, parts, diag);
 }
 
 kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag) {
   return kva_file_write_parts(path, 1, &(kva_file_part){data, size}, diag);
+}
+
+/* The folder of a device (/dev) may take no other files. */
+char *kva_file_temporary(const char *path) {
+  char *name = NULL;
+  if (!is_written_in_place(path)) return asprintf(&name, "%s.%ld.tmp", path, (long)getpid()) < 0 ? NULL : name;
+  const char *folder = getenv("TMPDIR");
+  if (asprintf(&name, "%s/kvasir-XXXXXX", folder && *folder ? folder : "/tmp") < 0) return NULL;
+  int fd = mkstemp(name);
+  if (fd >= 0) {
+    close(fd);
+    return name;
+  }
+  free(name);
+  return NULL;
+}
+
+static kva_status copy_in_place(const char *from, const char *path, kva_diag *diag) {
+  kva_file file;
+  KVA_TRY(kva_file_map(from, diag, &file));
+  kva_status status = write_in_place(path, 1, &(kva_file_part){file.data, file.size}, diag);
+  kva_file_unmap(&file);
+  return status;
+}
+
+kva_status kva_file_place(const char *temporary, const char *path, kva_diag *diag) {
+  kva_status status = KVA_OK;
+  bool in_place = is_written_in_place(path);
+  if (in_place)
+    status = copy_in_place(temporary, path, diag);
+  else if (rename(temporary, path))
+    status = io_error(diag, "write it", path);
+  else
+    sync_folder_of(path);
+  if (in_place || status != KVA_OK) unlink(temporary);
+  return status;
 }
 
 /* ---- folders ----------------------------------------------------------------------------------------------------- */

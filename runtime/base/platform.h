@@ -48,6 +48,12 @@ typedef struct kva_file_part {
 } kva_file_part;
 KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag);
 
+/* The same in two steps, for what another program writes or what is not in memory at once: the name of a file to write,
+ * which the caller frees (NULL: no memory, or no folder for temporary files; see errno), and its move to `path`. A file
+ * that cannot be moved is removed. */
+char *kva_file_temporary(const char *path);
+KVA_MUST_USE kva_status kva_file_place(const char *temporary, const char *path, kva_diag *diag);
+
 /* Makes a folder, if it is not there, and those above it that are missing. mode: of new folders, as of mkdir. */
 KVA_MUST_USE kva_status kva_folder_make(const char *path, unsigned mode, kva_diag *diag);
 /* Renames folder `from` to `to`. If there is a folder of that name, it gets the name `from`; where the file system

@@ -51,6 +51,17 @@ for form in -c --static --shared --exe; do
 done
 same "$work/x-c/deep/mlp.h" "$work/y-c/mlp.h"
 
+# A link stays one, and what it leads to is written.
+cp "$work/x--exe/deep/mlp.out" "$work/mlp"
+ln -s mlp "$work/link"
+ln -s /dev/null "$work/null"
+for name in link null; do
+  expect 0 build models/mlp.kv -D d=16 --exe -o "$work/$name"
+  [ -L "$work/$name" ] || fail "build -o replaces the link $name"
+done
+cmp -s "$work/x--exe/deep/mlp.out" "$work/mlp" && fail "not written through the link"
+"$work/link" --help >"$work/out" || fail "an executable written through a link"
+
 # Objects: own names only.
 nm -g --defined-only "$work/x-c/deep/mlp.out" | awk '{ print $3 }' | sort >"$work/out"
 printf '%s\n' mlp_artifact mlp_create mlp_destroy mlp_error mlp_forward mlp_forward_arena | cmp -s - "$work/out" ||

@@ -159,6 +159,23 @@ static void write_keeps_devices_and_links(void **state) {
   assert_true(!stat(in_root("model/w.bin"), &st) && st.st_size == 7);
 }
 
+static void place_keeps_links(void **state) {
+  (void)state;
+  struct stat st;
+  put("model/w.bin", "old");
+  for (int i = 0; i < 2; i++) {
+    const char *path = in_root(i ? "model/in" : "model/w.bin");
+    char *temporary = kva_file_temporary(path);
+    assert_non_null(temporary);
+    assert_int_equal(kva_file_write(temporary, "longer", i ? 6 : 5, NULL), KVA_OK);
+    assert_int_equal(kva_file_place(temporary, path, NULL), KVA_OK);
+    assert_int_equal(access(temporary, F_OK), -1);
+    assert_true(!stat(in_root("model/w.bin"), &st) && st.st_size == 5 + i);
+    free(temporary);
+  }
+  assert_true(!lstat(in_root("model/in"), &st) && S_ISLNK(st.st_mode));
+}
+
 static void folders_are_made_with_those_above(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();
@@ -193,6 +210,7 @@ int main(void) {
       cmocka_unit_test(write_replaces_as_a_whole),
       cmocka_unit_test(write_fails_with_a_reason),
       cmocka_unit_test(write_keeps_devices_and_links),
+      cmocka_unit_test(place_keeps_links),
       cmocka_unit_test(folders_are_made_with_those_above),
       cmocka_unit_test(clock_is_monotonic),
   };

@@ -33,6 +33,15 @@ PY
 # The same file again; .gz files give the text within; a limit cuts.
 expect 0 data make "$work/texts" -o "$work/again.tok"
 cmp "$work/bytes.tok" "$work/again.tok" || fail "not the same file twice"
+# A link, and what it leads to, stay what they are.
+ln -s again.tok "$work/link.tok"
+ln -s /dev/null "$work/null.tok"
+: >"$work/again.tok"
+for name in link null; do
+  expect 0 data "$work/texts" -o "$work/$name.tok"
+  [ -L "$work/$name.tok" ] || fail "data -o replaces the link $name.tok"
+done
+cmp "$work/bytes.tok" "$work/again.tok" || fail "not written through the link"
 gzip -9 <"$work/texts/b/fox" >"$work/fox.gz"
 if "$KVASIR" data "$work/fox.gz" -o "$work/gz.tok" >"$work/out" 2>&1; then
   expect 0 data "$work/texts/b/fox" -o "$work/plain.tok"

@@ -80,11 +80,10 @@ static const char *base_name(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-/* Writes beside the result and renames: a failed link leaves the old file. */
-static kva_status link_files(const scratch *s, const char *runtime, const char *path, const kva_link_options *o,
-                             kva_arena *arena, kva_diag *diag) {
+/* made: what to write; path: whose name it gets. */
+static kva_status link_files(const scratch *s, const char *runtime, const char *made, const char *path,
+                             const kva_link_options *o, kva_arena *arena, kva_diag *diag) {
   const char *cc = o->cc ? o->cc : o->triple ? kva_arena_printf(arena, "%s-gcc", o->triple) : "cc";
-  const char *made = kva_arena_printf(arena, "%s.%ld.tmp", path, (long)getpid());
   const char *argv[24];
   int n = 0;
   argv[n++] = cc;
@@ -101,10 +100,21 @@ static kva_status link_files(const scratch *s, const char *runtime, const char *
   argv[n++] = "-pthread";
   argv[n++] = "-lm";
   argv[n] = NULL;
-  kva_status status = run_compiler(argv, diag);
-  if (status == KVA_OK && rename(made, path))
-    status = kva_fail(diag, KVA_IO, &(kva_loc){.file = path}, "cannot be written: %s", strerror(errno));
-  if (status != KVA_OK) unlink(made);
+  return run_compiler(argv, diag);
+}
+
+/* A failed link leaves the old file. */
+static kva_status link_whole(const scratch *s, const char *runtime, const char *path, const kva_link_options *o,
+                             kva_arena *arena, kva_diag *diag) {
+  char *made = kva_file_temporary(path);
+  if (!made)
+    return kva_fail(diag, KVA_IO, &(kva_loc){.file = path}, "cannot make a temporary file for it: %s", strerror(errno));
+  kva_status status = link_files(s, runtime, made, path, o, arena, diag);
+  if (status == KVA_OK)
+    status = kva_file_place(made, path, diag);
+  else
+    unlink(made);
+  free(made);
   return status;
 }
 
@@ -116,7 +126,7 @@ kva_status kva_link(const char *object, size_t size, const char *path, const kva
   kva_status status = find_libraries(options, arena, diag, &runtime);
   if (status == KVA_OK) {
     status = write_scratch(&s, object, size, options->prefix, diag);
-    if (status == KVA_OK) status = link_files(&s, runtime, path, options, arena, diag);
+    if (status == KVA_OK) status = link_whole(&s, runtime, path, options, arena, diag);
     remove_scratch(&s);
   }
   kva_arena_destroy(arena);

@@ -3,7 +3,8 @@
 #define KVA_RUNTIME_EXE_STREAMS_H
 
 /* Opens descriptors 0 to 2 on /dev/null where they are closed, so that no file of the program gets their numbers. Comes
- * before anything is opened; ends the process with EXIT_MACHINE if there is no /dev/null. */
+ * before anything is opened; ends the process with EXIT_MACHINE if there is no /dev/null. Exceeding a file size limit
+ * becomes a write error from then on, which has a message and leaves no temporary file. */
 void kva_streams_open(void);
 
 /* Writes what standard output still holds. Returns `code`; if output was lost, EXIT_NO instead of EXIT_DONE, with a

@@ -143,7 +143,7 @@ typedef struct kva_train_result {
 } kva_train_result;
 
 /* Ctrl-C, SIGTERM, SIGHUP and SIGPIPE end runs after the current step; SIGHUP and SIGPIPE not where they are ignored,
- * as by nohup. Exceeding a file size limit becomes a write error. */
+ * as by nohup. */
 void kva_train_catch_signals(void);
 bool kva_train_stopped(void);
 

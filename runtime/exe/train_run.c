@@ -35,7 +35,6 @@ void kva_train_catch_signals(void) {
   signal(SIGTERM, request_stop);
   catch_unless_ignored(SIGHUP);
   catch_unless_ignored(SIGPIPE);
-  signal(SIGXFSZ, SIG_IGN);
 }
 
 bool kva_train_stopped(void) {

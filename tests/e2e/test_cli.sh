@@ -18,6 +18,22 @@ for verb in "${verbs[@]}"; do
 done
 expect 0 help
 says "kvasir VERB"
+
+# A file size limit, as a full disk, is an error with a message that leaves nothing behind.
+limited() { # limited FILE ARGUMENT...
+  local code=0
+  mkdir "$work/full"
+  (ulimit -f 1 && KVASIR_CACHE=off "$KVASIR" "${@:2}" -o "$work/full/$1") >"$work/out" 2>&1 || code=$?
+  [ "$code" -eq 1 ] || fail "kvasir ${*:2}: exit code $code at a file size limit"
+  says "full/$1: error: cannot write it: File too large"
+  rmdir "$work/full" || fail "kvasir ${*:2} leaves $(ls "$work/full")"
+}
+head -c 4000 models/lm.kv >"$work/text"
+expect 0 train models/mlp.kv --steps 1 --batch 1 --eval-every 0 --checkpoint "$work/mlp"
+limited text.tok data "$work/text"
+limited mlp.onnx export models/mlp.kv
+limited mlp.safetensors quantize models/mlp.kv --weights "$work/mlp/step-0000000001.safetensors"
+limited mlp.o build models/mlp.kv -c
 expect 0 --version
 grep -qE '^kvasir [0-9]+\.[0-9]+\.[0-9]+$' "$work/out" || fail "--version"
 

@@ -46,13 +46,16 @@ static void print_help(const kva_usage *usage, const kva_option *options, uint32
   printf("%s %s\n\n%s\n\n", usage->program, usage->arguments, usage->summary);
   printf("Options:\n");
   for (uint32_t i = 0; i < n; i++) {
-    char left[64];
-    snprintf(left, sizeof left, "%s%s%s%s%s", options[i].short_name ? options[i].short_name : "",
-             options[i].short_name ? ", " : "", options[i].name, options[i].value && !is_choice(&options[i]) ? " " : "",
-             options[i].value ? options[i].value : "");
+    int width =
+        printf("  %s%s%s%s%s", options[i].short_name ? options[i].short_name : "", options[i].short_name ? ", " : "",
+               options[i].name, options[i].value && !is_choice(&options[i]) ? " " : "",
+               options[i].value ? options[i].value : "");
     const char *note = ranges[options[i].kind].note;
-    printf("  %-28s ", left);
-    if (strlen(left) > 28) printf("\n  %-28s ", "");
+    if (width > 30) {
+      printf("\n");
+      width = 0;
+    }
+    printf("%*s ", 30 - width, "");
     printf("%s%s%s\n", options[i].help, note ? "; " : "", note ? note : "");
   }
   printf("  %-28s %s\n", "-h, --help", "this text");

@@ -18,6 +18,8 @@ for verb in "${verbs[@]}"; do
 done
 expect 0 help
 says "kvasir VERB"
+expect 0 generate --help
+says "--chat auto|chatml|llama3|gemma|phi3|zephyr|llama2|mistral|plain"
 
 # A file size limit, as a full disk, is an error with a message that leaves nothing behind.
 limited() { # limited FILE ARGUMENT...

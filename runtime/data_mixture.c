@@ -53,14 +53,23 @@ static kva_status fill_row(const mixture *m, uint64_t seed, uint64_t i, int64_t 
   return source->fill(source->self, seed, evaluation ? number : number + 1, evaluation, n, row, diag);
 }
 
+static kva_status check_rows(int k, const kva_tensor *t, const kva_tensor *first, kva_diag *diag) {
+  if (t->rank < 1 || kva_dtype_bits(t->dtype) < 8)
+    return kva_error(diag, NULL, "data: input %d has no rows of whole bytes, which a mixture needs", k);
+  if (t->dims[0] == first->dims[0]) return KVA_OK;
+  return kva_error(
+      diag, NULL,
+      "data: input %d has %lld rows, input 0 has %lld; a mixture needs the batch as the first dimension of "
+      "all data inputs",
+      k, (long long)t->dims[0], (long long)first->dims[0]);
+}
+
 static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
                        kva_diag *diag) {
   const mixture *m = self;
   if (n < 1 || n > MAX_INPUTS)
     return kva_error(diag, NULL, "data: a mixture fills 1 to %d inputs, found %d", MAX_INPUTS, n);
-  for (int k = 0; k < n; k++)
-    if (tensors[k].rank < 1 || kva_dtype_bits(tensors[k].dtype) < 8)
-      return kva_error(diag, NULL, "data: input %d has no rows of whole bytes, which a mixture needs", k);
+  for (int k = 0; k < n; k++) KVA_TRY(check_rows(k, &tensors[k], &tensors[0], diag));
   int64_t batch = tensors[0].dims[0];
   uint64_t batches = evaluation ? (uint64_t)step : (uint64_t)(step - 1) * (uint64_t)m->world + (uint64_t)m->rank;
   for (int64_t r = 0; r < batch; r++)

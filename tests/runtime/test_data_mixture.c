@@ -214,11 +214,28 @@ static void mixtures_are_checked(void **unused) {
   assert_int_equal(kva_data_length("random;random:length=12"), 12);
 }
 
+/* A batch of 8 rows beside inputs of one row and of none. */
+static void inputs_have_one_batch(void **unused) {
+  (void)unused;
+  kva_data_source s = open_text("random;random", 0, 1);
+  int32_t tokens[8 * T], targets[T];
+  for (int64_t rows = 0; rows < 2; rows++) {
+    kva_tensor t[2] = {{KVA_I32, 2, {8, T}, tokens}, {KVA_I32, 2, {rows, T}, targets}};
+    kva_diag *diag = kva_diag_create();
+    assert_int_equal(s.fill(s.self, 1, 1, false, 2, t, diag), KVA_INVALID);
+    const char *text = kva_diag_message(diag, 0, NULL, NULL);
+    if (!strstr(text, "rows, input 0 has 8; a mixture needs the batch as the first dimension")) fail_msg("%s", text);
+    kva_diag_destroy(diag);
+  }
+  s.destroy(s.self);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(documents_have_a_side), cmocka_unit_test(few_documents_are_cut_at_the_end),
       cmocka_unit_test(weights_are_kept),      cmocka_unit_test(rows_are_numbered),
       cmocka_unit_test(an_epoch_of_a_source),  cmocka_unit_test(mixtures_are_checked),
+      cmocka_unit_test(inputs_have_one_batch),
   };
   return cmocka_run_group_tests(tests, make_two_files, remove_two_files);
 }

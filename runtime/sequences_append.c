@@ -282,19 +282,51 @@ kva_status kva_items_room(kva_sequences *q, int64_t n) {
   return KVA_OK;
 }
 
+/* The number that a dimension of an input must be; -1: any. */
+static int64_t expected_dim(const kva_buffer_desc *b, int axis, int32_t d, int64_t rows) {
+  const kva_formula *f = &b->dims[d];
+  if (d == axis) return rows;
+  if (d == 0 && axis != KVA_SHARED) return 1;
+  return f->n == 1 && f->words->op == KVA_FORMULA_CONST ? f->words->arg : -1;
+}
+
+/* Inputs of sequences are joined before a program sees them, so that only the caller's ones can be compared. */
+static kva_status check_company(kva_sequences *q, const kva_sequence_rows *part, int32_t input) {
+  const kva_tensor *t = &part->inputs[input];
+  const char *name = q->desc->buffers[q->desc->inputs[input]].name;
+  const kva_append_item *other = q->items;
+  while (other < q->items + q->n_items && !other->rows) other++;
+  if (q->alone || other == q->items + q->n_items) return KVA_OK;
+  for (int32_t d = 1; d < t->rank; d++) {
+    int64_t expected = other->inputs[input].dims[d];
+    if (d != q->input_axes[input] && t->dims[d] != expected)
+      return kva_session_fail(
+          q->session, KVA_INVALID,
+          "input '%s' of sequence %lld: dimension %d is %lld, that of another sequence %lld; append "
+          "to them one after the other",
+          name, (long long)part->sequence, (int)d, (long long)t->dims[d], (long long)expected);
+  }
+  return KVA_OK;
+}
+
 static kva_status check_input(kva_sequences *q, const kva_sequence_rows *part, int32_t input) {
   const kva_tensor *t = &part->inputs[input];
   const kva_buffer_desc *b = &q->desc->buffers[q->desc->inputs[input]];
   int axis = q->input_axes[input];
   bool ok = t->rank == b->rank && (int32_t)t->dtype == b->dtype && (axis == KVA_SHARED || t->dims[0] == 1) &&
             (axis < 0 || t->dims[axis] == part->rows);
-  for (int d = 0; ok && axis >= 0 && d < t->rank; d++)
-    ok = d == 0 || d == axis || b->dims[d].words->op != KVA_FORMULA_CONST || t->dims[d] == b->dims[d].words->arg;
-  if (ok) return KVA_OK;
-  return kva_session_fail(q->session, KVA_INVALID,
-                          "input '%s' of sequence %lld: expected %s of rank %d with first dimension 1 and %lld rows",
-                          b->name, (long long)part->sequence, kva_dtype_name((kva_dtype)b->dtype), (int)b->rank,
-                          (long long)part->rows);
+  if (!ok)
+    return kva_session_fail(q->session, KVA_INVALID,
+                            "input '%s' of sequence %lld: expected %s of rank %d with first dimension 1 and %lld rows",
+                            b->name, (long long)part->sequence, kva_dtype_name((kva_dtype)b->dtype), (int)b->rank,
+                            (long long)part->rows);
+  for (int32_t d = 0; d < t->rank; d++) {
+    int64_t expected = expected_dim(b, axis, d, part->rows);
+    if (t->dims[d] < 0 || (expected >= 0 && t->dims[d] != expected))
+      return kva_session_fail(q->session, KVA_INVALID, "input '%s' of sequence %lld: dimension %d cannot be %lld",
+                              b->name, (long long)part->sequence, (int)d, (long long)t->dims[d]);
+  }
+  return check_company(q, part, input);
 }
 
 static kva_status check_part(kva_sequences *q, const kva_sequence_rows *part) {

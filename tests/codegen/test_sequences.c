@@ -223,11 +223,55 @@ static void listing_differs_in_one_row(void **state) {
   unload(&m);
 }
 
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
+
+static const char sided[] = "model sided <d = 8> (int32[B, T] tokens, float[B, S, 2] side) => (float[B, T, d] y) {\n"
+                            "  param float[23, d] embed ~ normal(1)\n"
+                            "  x = kv.gather(embed, tokens)\n"
+                            "  s = kv.reduce_sum <axes = [1, 2], keepdims = false> (side)\n"
+                            "  y = x + kv.reshape <shape = [B, 1, 1]> (s)\n"
+                            "}\n";
+
+static kva_status append_sided(kva_sequences *q, const int64_t ids[2], kva_tensor sides[2]) {
+  kva_tensor inputs[2][2];
+  kva_sequence_rows parts[2];
+  for (int i = 0; i < 2; i++) {
+    inputs[i][0] = token_tensor(1, 1, tokens), inputs[i][1] = sides[i];
+    parts[i] = (kva_sequence_rows){.sequence = ids[i], .rows = 1, .inputs = inputs[i]};
+  }
+  return kva_sequences_append(q, 2, parts);
+}
+
+/* Before they are read: they are joined by the extents of the first one. */
+static void extents_are_checked(void **state) {
+  (void)state;
+  model m = load(sided, NULL);
+  draw_tokens();
+  float numbers[6] = {1, 2, 3, 4, 5, 6};
+  int64_t ids[2];
+  kva_sequences *q;
+  must(&m, kva_sequences_create(m.session, &(kva_sequences_options){.longest = 8, .sequences = 2}, m.diag, &q));
+  for (int i = 0; i < 2; i++) must(&m, kva_sequences_add(q, &ids[i]));
+  kva_tensor sides[2] = {{KVA_F32, 3, {1, 3, 2}, numbers}, {KVA_F32, 3, {1, 1, 2}, numbers}};
+  refused(
+      &m, append_sided(q, ids, sides), KVA_INVALID,
+      "input 'side' of sequence 1: dimension 1 is 1, that of another sequence 3; append to them one after the other");
+  sides[1].dims[1] = 3, sides[1].dims[2] = 1;
+  refused(&m, append_sided(q, ids, sides), KVA_INVALID, "input 'side' of sequence 1: dimension 2 cannot be 1");
+  sides[0].dims[1] = -1;
+  refused(&m, append_sided(q, ids, sides), KVA_INVALID, "input 'side' of sequence 0: dimension 1 cannot be -1");
+  sides[0].dims[1] = 3, sides[1].dims[2] = 2;
+  must(&m, append_sided(q, ids, sides));
+  kva_sequences_destroy(q);
+  unload(&m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(windows_give_pages_back),
       cmocka_unit_test_setup_teardown(files_hold_sequences, make_path, remove_path),
       cmocka_unit_test(listing_differs_in_one_row),
+      cmocka_unit_test(extents_are_checked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

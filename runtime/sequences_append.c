@@ -362,6 +362,6 @@ static kva_status add_item(kva_sequences *q, const kva_sequence_rows *part) {
 kva_status kva_sequences_append(kva_sequences *q, int64_t n, const kva_sequence_rows *parts) {
   KVA_TRY(kva_items_room(q, n));
   for (int64_t i = 0; i < n; i++) KVA_TRY(add_item(q, &parts[i]));
-  for (int64_t i = 0; i < n; i++) KVA_TRY(kva_pages_reserve(q, q->items[i].s, q->items[i].rows));
+  KVA_TRY(kva_pages_reserve(q, q->n_items, q->items));
   return kva_items_run(q);
 }

@@ -194,7 +194,8 @@ static kva_status fill(kva_sequences *q, kva_sequence *s, const kva_safetensors 
   if (rows < 0 || rows > q->longest)
     return kva_error(diag, loc, "is a sequence of %lld rows; there is room for %lld", (long long)rows,
                      (long long)q->longest);
-  if (kva_pages_reserve(q, s, rows)) return kva_fail(diag, KVA_NO_MEMORY, loc, "%s", kva_session_error(q->session));
+  if (kva_pages_reserve(q, 1, &(kva_append_item){.s = s, .rows = rows}))
+    return kva_fail(diag, KVA_NO_MEMORY, loc, "%s", kva_session_error(q->session));
   s->rows = s->recent_rows[s->now] = rows;
   return read_tensors(q, s, f, loc, diag);
 }

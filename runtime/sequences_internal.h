@@ -107,8 +107,8 @@ size_t kva_page_bytes(const kva_page_pool *pool, int32_t tensor);
 static inline int32_t *kva_pages_of(const kva_sequences *q, const kva_sequence *s, int32_t pool) {
   return s->pages + pool * q->max_pages;
 }
-/* Pages of its own for rows [s->rows, s->rows + rows); KVA_NO_MEMORY: none is free. */
-KVA_MUST_USE kva_status kva_pages_reserve(kva_sequences *q, kva_sequence *s, int64_t rows);
+/* Pages of its own for the rows of every item. KVA_NO_MEMORY, and none is taken: not so many are free. */
+KVA_MUST_USE kva_status kva_pages_reserve(kva_sequences *q, int64_t n, const kva_append_item *items);
 /* Gives back the pages behind the first `rows` rows. */
 void kva_pages_truncate(kva_sequences *q, kva_sequence *s, int64_t rows);
 /* Gives back the pages that no window reaches any more. */

@@ -111,7 +111,7 @@ void kva_page_release(kva_page_pool *pool, int32_t *page) {
 }
 
 static int32_t take(kva_page_pool *pool) {
-  if (!pool->n_free) return KVA_NO_PAGE;
+  KVA_ASSERT(pool->n_free);
   int32_t page = pool->free[--pool->n_free];
   pool->uses[page] = 1;
   return page;
@@ -133,11 +133,10 @@ static kva_status fill(const kva_page_pool *pool, int32_t page, int32_t from) {
 }
 
 /* The page may be written: it is there, and nobody else has it. Nothing of a sequence that had a new page before is
- * left, neither to read nor to save. KVA_NO_MEMORY: none is free. */
+ * left, neither to read nor to save. */
 static kva_status own(kva_page_pool *pool, int32_t *page) {
   if (*page != KVA_NO_PAGE && pool->uses[*page] == 1) return KVA_OK;
   int32_t fresh = take(pool);
-  if (fresh == KVA_NO_PAGE) return KVA_NO_MEMORY;
   kva_status status = fill(pool, fresh, *page);
   kva_page_release(pool, status == KVA_OK ? page : &fresh);
   if (status == KVA_OK) *page = fresh;
@@ -150,13 +149,47 @@ static kva_status no_page(kva_sequences *q) {
                           (long long)q->page_rows);
 }
 
-kva_status kva_pages_reserve(kva_sequences *q, kva_sequence *s, int64_t rows) {
-  int64_t first = s->rows / q->page_rows, end = kva_pages_for(q, s->rows + rows);
-  for (int32_t i = 0; i < q->n_pools; i++)
-    for (int64_t p = first; p < end; p++) {
-      kva_status status = own(&q->pools[i], kva_pages_of(q, s, i) + p);
-      if (status) return status == KVA_NO_MEMORY ? no_page(q) : status;
+/* Pages [first, end) of a sequence, which its new rows lie in. */
+typedef struct span {
+  int64_t first, end;
+} span;
+static span span_of(const kva_sequences *q, const kva_append_item *m) {
+  int64_t first = m->s->rows / q->page_rows;
+  return (span){first, m->rows ? kva_pages_for(q, m->s->rows + m->rows) : first};
+}
+
+/* Those of the first n items that write page p of a sequence and have it in common with others. */
+static int32_t writers(const kva_sequences *q, int32_t pool, int64_t n, const kva_append_item *items, int64_t p,
+                       int32_t page) {
+  int32_t count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    span pages = span_of(q, &items[i]);
+    count += p >= pages.first && p < pages.end && kva_pages_of(q, items[i].s, pool)[p] == page;
+  }
+  return count;
+}
+
+/* Pages that the items take: where others have a page, too, all of them but the last one copy it. */
+static int64_t count_missing(const kva_sequences *q, int32_t pool, int64_t n, const kva_append_item *items) {
+  int64_t missing = 0;
+  for (int64_t i = 0; i < n; i++) {
+    span pages = span_of(q, &items[i]);
+    for (int64_t p = pages.first; p < pages.end; p++) {
+      int32_t page = kva_pages_of(q, items[i].s, pool)[p];
+      missing += page == KVA_NO_PAGE || q->pools[pool].uses[page] - writers(q, pool, i, items, p, page) > 1;
     }
+  }
+  return missing;
+}
+
+kva_status kva_pages_reserve(kva_sequences *q, int64_t n, const kva_append_item *items) {
+  for (int32_t i = 0; i < q->n_pools; i++)
+    if (count_missing(q, i, n, items) > q->pools[i].n_free) return no_page(q);
+  for (int64_t k = 0; k < n; k++) {
+    span pages = span_of(q, &items[k]);
+    for (int32_t i = 0; i < q->n_pools; i++)
+      for (int64_t p = pages.first; p < pages.end; p++) KVA_TRY(own(&q->pools[i], kva_pages_of(q, items[k].s, i) + p));
+  }
   return KVA_OK;
 }
 

@@ -62,7 +62,7 @@ static kva_status check_inputs(kva_sequences *q) {
 static kva_status reserve(kva_sequences *q, kva_sequence *s, origin o, int64_t end) {
   int64_t rows = s->rows;
   s->rows = o.rows;
-  kva_status status = kva_pages_reserve(q, s, end - o.rows);
+  kva_status status = kva_pages_reserve(q, 1, &(kva_append_item){.s = s, .rows = end - o.rows});
   s->rows = rows;
   return status;
 }

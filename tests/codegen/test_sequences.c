@@ -225,6 +225,30 @@ static void listing_differs_in_one_row(void **state) {
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
 
+/* Where pages are lacking for one sequence, the others have taken none: neither new ones, nor copies of shared ones. */
+static void pages_are_taken_together(void **state) {
+  (void)state;
+  model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "4", "kv_heads", "2", "separator", "3", NULL});
+  draw_tokens();
+  kva_sequences *q = create_sequences(&m, 2, 128);
+  live l[3] = {begin(&m, q, 0), {.which = 0}, begin(&m, q, 1)};
+  l[0].rows = 10, l[2].rows = 128;
+  must(&m, try_append(q, 1, &l[0]));
+  must(&m, try_append(q, 1, &l[2]));
+  must(&m, kva_sequences_fork(q, l[0].id, &l[1].id));
+  assert_int_equal(kva_sequences_free_rows(q), 64);
+  l[0].rows = 0, l[1].rows = 60;
+  refused(&m, try_append(q, 2, l), KVA_NO_MEMORY, "no page is free");
+  l[0].rows = 1, l[1].rows = 60;
+  refused(&m, try_append(q, 2, l), KVA_NO_MEMORY, "no page is free");
+  assert_int_equal(kva_sequences_free_rows(q), 64);
+  l[1].rows = 1; /* one of them copies the page that they share, the other keeps it */
+  must(&m, try_append(q, 2, l));
+  assert_int_equal(kva_sequences_free_rows(q), 0);
+  kva_sequences_destroy(q);
+  unload(&m);
+}
+
 static const char sided[] = "model sided <d = 8> (int32[B, T] tokens, float[B, S, 2] side) => (float[B, T, d] y) {\n"
                             "  param float[23, d] embed ~ normal(1)\n"
                             "  x = kv.gather(embed, tokens)\n"
@@ -271,6 +295,7 @@ int main(void) {
       cmocka_unit_test(windows_give_pages_back),
       cmocka_unit_test_setup_teardown(files_hold_sequences, make_path, remove_path),
       cmocka_unit_test(listing_differs_in_one_row),
+      cmocka_unit_test(pages_are_taken_together),
       cmocka_unit_test(extents_are_checked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

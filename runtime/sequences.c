@@ -109,11 +109,20 @@ static kva_tensor tensor_of(const kva_buffer_desc *b) {
   return t;
 }
 
-static void add_table(kva_sequences *q, int32_t input) {
+/* State is marked where a page ends. */
+static kva_status add_table(kva_sequences *q, int32_t input, kva_diag *diag) {
+  const char *name = input_desc(q->desc, input)->name;
   long long rows = 0, window = 0;
-  sscanf(input_desc(q->desc, input)->name, "pages_%lld_%lld", &rows, &window);
+  if (sscanf(name, "pages_%lld_%lld", &rows, &window) < 1 || rows < 1 || KVA_MARK_ROWS % rows || window < 0)
+    return kva_error(diag, NULL,
+                     "input '%s' is no table of pages: expected pages_R or pages_R_W, with R rows that divide %d", name,
+                     KVA_MARK_ROWS);
+  if (q->n_pools && q->page_rows != rows)
+    return kva_error(diag, NULL, "input '%s' has pages of %lld rows, a table before it of %lld", name, rows,
+                     (long long)q->page_rows);
   q->page_rows = rows;
   q->pools[q->n_pools++] = (kva_page_pool){.window = window, .table = input, .symbol = -1};
+  return KVA_OK;
 }
 
 /* The pool whose pages a symbol counts: the first one without a symbol gets a new one. */
@@ -169,7 +178,7 @@ static kva_status add_history(kva_sequences *q) {
 static kva_status find_states(kva_sequences *q, kva_diag *diag) {
   q->page_rows = DEFAULT_PAGE_ROWS;
   for (int32_t i = q->own_inputs + 1; i < q->desc->n_inputs; i++)
-    if (!is_replaced(q->desc, i)) add_table(q, i);
+    if (!is_replaced(q->desc, i)) KVA_TRY(add_table(q, i, diag));
   for (int32_t i = q->own_inputs + 1; i < q->desc->n_inputs; i++)
     if (is_replaced(q->desc, i)) KVA_TRY(add_state(q, i, diag));
   return add_history(q);

@@ -290,6 +290,31 @@ static void extents_are_checked(void **state) {
   unload(&m);
 }
 
+/* Names that only a damaged artefact has. */
+static void tables_are_checked(void **state) {
+  (void)state;
+  static const char *const names[] = {"pages_0", "pages_48", "pages_-64", "pages_x", "pages_64_-3"};
+  model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL});
+  const kva_program *p = kva_session_program_desc(m.session, kva_session_program(m.session, "decode"));
+  const char **name = NULL;
+  for (int32_t i = 0; i < p->n_inputs; i++)
+    if (!strncmp(p->buffers[p->inputs[i]].name, "pages_", 6))
+      name = (const char **)(uintptr_t)&p->buffers[p->inputs[i]].name;
+  assert_non_null(name);
+  const char *own = *name;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    kva_sequences *q;
+    *name = names[i];
+    kva_diag *diag = kva_diag_create();
+    assert_int_equal(kva_sequences_create(m.session, &(kva_sequences_options){.longest = 8}, diag, &q), KVA_INVALID);
+    const char *text = kva_diag_message(diag, 0, NULL, NULL);
+    if (!strstr(text, "is no table of pages") || !strstr(text, names[i])) fail_msg("%s", text);
+    kva_diag_destroy(diag);
+  }
+  *name = own;
+  unload(&m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(windows_give_pages_back),
@@ -297,6 +322,7 @@ int main(void) {
       cmocka_unit_test(listing_differs_in_one_row),
       cmocka_unit_test(pages_are_taken_together),
       cmocka_unit_test(extents_are_checked),
+      cmocka_unit_test(tables_are_checked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -344,11 +344,17 @@ static kva_status leave(kva_session *s, kva_program_state *sp, kva_tensor *outpu
   return s->device->class->host_memory ? deliver_outputs(s, sp, outputs) : kva_transfer_out(s, sp, outputs);
 }
 
+/* After the steps; status: theirs. */
+static kva_status end_run(kva_session *s, kva_program_state *sp, kva_tensor *outputs, kva_status status) {
+  if (status == KVA_OK) return leave(s, sp, outputs);
+  kva_comm_drain(s->options.comm); /* what was started reads and writes memory of the run */
+  return status;
+}
+
 kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
   KVA_TRY(enter(s, program, inputs, outputs));
-  kva_status status = run_as_asked(s, &s->programs[program]);
-  if (status != KVA_OK) kva_comm_drain(s->options.comm); /* what was started reads and writes memory of the run */
-  return status == KVA_OK ? leave(s, &s->programs[program], outputs) : status;
+  kva_program_state *sp = &s->programs[program];
+  return end_run(s, sp, outputs, run_as_asked(s, sp));
 }
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
@@ -385,16 +391,19 @@ static kva_status time_runs(kva_session *s, kva_program_state *sp, int64_t runs,
 }
 
 /* The first run finds library algorithms, the second is recorded: the third and fourth tell how long one takes. */
-kva_status kva_session_time(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs, double seconds,
-                            int n, double *out_seconds) {
+static kva_status time_for(kva_session *s, kva_program_state *sp, double seconds, int n, double *out_seconds) {
   enum { FEW = 2, MOST_RUNS = 100000 };
   double first[FEW];
-  KVA_TRY(enter(s, program, inputs, outputs));
-  kva_program_state *sp = &s->programs[program];
   KVA_TRY(time_runs(s, sp, FEW, FEW, first));
   double runs = first[FEW - 1] > 0 ? seconds / first[FEW - 1] : 1;
   int64_t count = runs < 1 ? 1 : runs > MOST_RUNS ? MOST_RUNS : (int64_t)runs;
   KVA_TRY(time_runs(s, sp, count, 1, first));
-  KVA_TRY(time_runs(s, sp, count, n, out_seconds));
-  return leave(s, sp, outputs);
+  return time_runs(s, sp, count, n, out_seconds);
+}
+
+kva_status kva_session_time(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs, double seconds,
+                            int n, double *out_seconds) {
+  KVA_TRY(enter(s, program, inputs, outputs));
+  kva_program_state *sp = &s->programs[program];
+  return end_run(s, sp, outputs, time_for(s, sp, seconds, n, out_seconds));
 }

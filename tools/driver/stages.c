@@ -143,31 +143,35 @@ kva_status kva_print_plans_json(const kva_codegen *cg, kva_module *m, FILE *out)
   return KVA_OK;
 }
 
-/* Adds the kernel to cg if text is NULL, else prints it. */
-static kva_status take_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k, kva_text *text) {
-  if (!text) {
-    const kva_expr *const *symbols;
-    int32_t number;
-    uint32_t n = kva_codegen_symbols(k, arena, &symbols);
-    return kva_codegen_add(cg, k, n, symbols, &number);
-  }
-  kva_kernel_print(k, text);
-  kva_text_add(text, "\n");
-  return KVA_OK;
-}
-
 typedef struct kernel_walk {
   kva_codegen *cg;
   kva_arena *arena;
-  kva_kernel_set *kernels;
-  kva_text *text;
+  kva_text *text;          /* of kernels; NULL: they are added to cg */
+  kva_kernel_set *kernels; /* which are added */
 } kernel_walk;
 
+/* A kernel of its own, whose parameters have the names of the step's values. */
+static kva_status print_kernel(const kernel_walk *w, const kva_memory_plan *plan, uint32_t step) {
+  kva_kernel *k;
+  const kva_node *node = plan->steps.data[step].node;
+  KVA_TRY(kva_codegen_kernel(w->arena, node, kva_codegen_target(w->cg), kva_codegen_control(w->cg), &k));
+  kva_text_add(w->text, "// %s step %u\n", plan->name, step);
+  kva_kernel_print(k, w->text);
+  kva_text_add(w->text, "\n");
+  return KVA_OK;
+}
+
+static kva_status add_step(const kernel_walk *w, const kva_node *node) {
+  const kva_kernel *k;
+  const kva_expr *const *symbols;
+  int32_t number;
+  KVA_TRY(kva_kernel_set_get(w->kernels, node, &k));
+  uint32_t n = kva_codegen_symbols(k, w->arena, &symbols);
+  return kva_codegen_add(w->cg, k, n, symbols, &number);
+}
+
 static kva_status take_step(const kernel_walk *w, const kva_memory_plan *plan, uint32_t step) {
-  const kva_kernel *kernel;
-  KVA_TRY(kva_kernel_set_get(w->kernels, plan->steps.data[step].node, &kernel));
-  if (w->text) kva_text_add(w->text, "// %s step %u\n", plan->name, step);
-  return take_kernel(w->cg, w->arena, kernel, w->text);
+  return w->text ? print_kernel(w, plan, step) : add_step(w, plan->steps.data[step].node);
 }
 
 /* Goes on behind KVA_STOPPED: all kernels stop after the same pass. */
@@ -196,17 +200,13 @@ static kva_status each_plan(const kernel_walk *w, const kva_module *m) {
   return result;
 }
 
-static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, const kva_module *m, kva_text *text) {
-  kva_kernel_set *kernels = kva_kernel_set_create(kva_codegen_target(cg), kva_codegen_control(cg));
-  kva_status status = each_plan(&(kernel_walk){cg, arena, kernels, text}, m);
-  kva_kernel_set_destroy(kernels);
-  return status;
-}
-
 kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out) {
-  return each_kernel(cg, arena, m, out);
+  return each_plan(&(kernel_walk){.cg = cg, .arena = arena, .text = out}, m);
 }
 
 kva_status kva_add_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m) {
-  return each_kernel(cg, arena, m, NULL);
+  kva_kernel_set *kernels = kva_kernel_set_create(kva_codegen_target(cg), kva_codegen_control(cg));
+  kva_status status = each_plan(&(kernel_walk){.cg = cg, .arena = arena, .kernels = kernels}, m);
+  kva_kernel_set_destroy(kernels);
+  return status;
 }

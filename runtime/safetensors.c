@@ -401,6 +401,12 @@ const char *kva_safetensors_at(const kva_safetensors *file, int64_t i, kva_tenso
   return file->entries[i].name;
 }
 
+/* A copy is no page of the file: without it, its values were gone. */
+void kva_safetensors_release(const kva_safetensors *file, int64_t i) {
+  const entry *e = &file->entries[i];
+  if (!e->copy) kva_pages_release(e->tensor.data, (size_t)(e->end - e->begin));
+}
+
 int64_t kva_safetensors_offset(const kva_safetensors *file, int64_t i) {
   return file->entries[i].begin;
 }

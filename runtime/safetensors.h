@@ -25,6 +25,8 @@ int64_t kva_safetensors_count(const kva_safetensors *file);
 /* Tensor i in order of names; returns its name. The data are borrowed from the file, read-only and aligned to their
  * elements. */
 const char *kva_safetensors_at(const kva_safetensors *file, int64_t i, kva_tensor *out_tensor);
+/* The pages of its data need not stay in memory: who still reads them causes them to be read again. */
+void kva_safetensors_release(const kva_safetensors *file, int64_t i);
 /* Where tensor i begins in the file's data, which follow the header, in bytes. */
 int64_t kva_safetensors_offset(const kva_safetensors *file, int64_t i);
 bool kva_safetensors_find(const kva_safetensors *file, const char *name, kva_tensor *out_tensor);

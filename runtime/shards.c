@@ -351,11 +351,9 @@ kva_status kva_shards_whole(kva_shards *f, int64_t i, kva_diag *diag, kva_tensor
 }
 
 void kva_shards_release(kva_shards *f, int64_t i) {
-  kva_tensor t;
   const tensor *x = &f->tensors[i];
   if (kva_state_is_divided(&x->d)) return; /* put together in memory of its own */
-  (void)kva_safetensors_at(first_file(f, x->stage), x->at, &t);
-  kva_pages_release(t.data, (size_t)kva_tensor_bytes(&t));
+  kva_safetensors_release(first_file(f, x->stage), x->at);
 }
 
 /* ---- what belongs together --------------------------------------------------------------------------------------- */

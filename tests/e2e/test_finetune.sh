@@ -100,4 +100,17 @@ says "--loss: expected cross_entropy or mse, found 'squared'"
 expect 1 train models/mlp.kv --loss mse --steps 1
 says "the model has a train block with a loss of its own"
 expect 1 run models/lm.kv -D preset=small --weights "$weights" --pin B=1 --pin T=4
-says "there is no tensor 'embed', a parameter of 'lm'"
+says "there is no tensor for these parameters of 'lm': 'embed', "
+
+# A checkpoint of more than the model has is another one's; all of it is named, but for the state of the training.
+lm=(models/lm.kv -D vocab=257 -D d=16 -D ffn=16 -D heads=2)
+shapes=(--pin B=1 --pin T=4)
+expect 0 train "${lm[@]}" -D layers=2 --data random --batch 2 --steps 1 --eval-every 0 --checkpoint "$work/two"
+two="$work/two/step-0000000001.safetensors"
+expect 0 run "${lm[@]}" -D layers=2 --weights "$two" "${shapes[@]}"
+expect 1 run "${lm[@]}" -D layers=1 --weights "$two" "${shapes[@]}"
+says "error: there are tensors that belong to no parameter or constant of 'lm': 'attention.1.k.current', "
+says "'swiglu.1.gate', 'swiglu.1.up'; is the model the one that was trained, with the same -D?"
+grep -qE "\.[mv]'|train\." "$work/out" && fail "the state of the training is named as surplus"
+expect 1 run "${lm[@]}" -D layers=2 -D shift=false --weights "$two" "${shapes[@]}"
+says "belong to no parameter or constant of 'lm': 'attention.0.k.current'"

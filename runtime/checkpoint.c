@@ -326,6 +326,14 @@ static kva_status check_files(kva_shards *f, const kva_comm *c, const kva_loc *l
   return KVA_OK;
 }
 
+kva_status kva_checkpoint_check_sums(kva_shards *f, const char *path, kva_diag *diag) {
+  int format = 0;
+  kva_loc loc = {.file = path};
+  if (!kva_safetensors_metadata(kva_shards_head(f), KVA_FORMAT_KEY)) return KVA_OK;
+  KVA_TRY(check_format(f, &loc, diag, &format));
+  return format == FORMAT_SUM_OF_DATA ? KVA_OK : check_files(f, NULL, &loc, diag);
+}
+
 /* This process's elements of a state; to NULL: opens their files. */
 static kva_status copy_state(kva_shards *f, const kva_state_desc *d, const kva_comm *c, char *to, kva_diag *diag) {
   kva_state_share share = kva_state_share_of(d, c, kva_comm_rank(c));

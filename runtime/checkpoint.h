@@ -8,7 +8,7 @@
 #ifndef KVA_RUNTIME_CHECKPOINT_H
 #define KVA_RUNTIME_CHECKPOINT_H
 
-#include "runtime/runtime.h"
+#include "runtime/shards.h"
 
 typedef struct kva_checkpoint {
   int64_t step; /* steps done; also the position in the data */
@@ -31,6 +31,9 @@ KVA_MUST_USE kva_status kva_checkpoint_write(const char *path, kva_session *s, c
 KVA_MUST_USE kva_status kva_checkpoint_read(const char *path, kva_session *s, kva_diag *diag, kva_checkpoint *out);
 /* Whether a file or folder is a checkpoint of Kvasir, by its metadata, before there is a session to read it into. */
 KVA_MUST_USE kva_status kva_checkpoint_check(const char *path, kva_diag *diag);
+/* Whether what is in an open file or folder has the sum that is in its metadata. KVA_OK where that cannot be told: for
+ * a file of another program, and for format 1, whose sum needs the session. */
+KVA_MUST_USE kva_status kva_checkpoint_check_sums(kva_shards *f, const char *path, kva_diag *diag);
 /* Warns of every difference that makes the continued run deviate from the saved one. */
 void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const kva_checkpoint *own, kva_diag *diag);
 

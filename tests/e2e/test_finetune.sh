@@ -114,3 +114,15 @@ says "'swiglu.1.gate', 'swiglu.1.up'; is the model the one that was trained, wit
 grep -qE "\.[mv]'|train\." "$work/out" && fail "the state of the training is named as surplus"
 expect 1 run "${lm[@]}" -D layers=2 -D shift=false --weights "$two" "${shapes[@]}"
 says "belong to no parameter or constant of 'lm': 'attention.0.k.current'"
+
+# A checkpoint with a wrong bit is damaged; without its metadata it is weights of another program, which have no sum.
+python3 - "$two" "$work/bit.safetensors" "$work/other.safetensors" <<'PY'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[-3] ^= 1
+open(sys.argv[2], "wb").write(data)
+open(sys.argv[3], "wb").write(data.replace(b"kvasir.", b"others."))
+PY
+expect 1 run "${lm[@]}" -D layers=2 --weights "$work/bit.safetensors" "${shapes[@]}"
+says "bit.safetensors: error: damaged checkpoint: its sum is "
+expect 0 run "${lm[@]}" -D layers=2 --weights "$work/other.safetensors" "${shapes[@]}"

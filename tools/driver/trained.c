@@ -3,6 +3,7 @@
 #include "ops/ids.h"
 #include "ops/optimizer.h"
 #include "passes/tune.h"
+#include "runtime/checkpoint.h"
 #include "runtime/shards.h"
 
 typedef struct source {
@@ -82,6 +83,13 @@ static kva_status check_surplus(const source *s, const kva_module *m, const char
   return report_names(&surplus, "there are tensors that belong to no parameter or constant of", m, path, s->diag);
 }
 
+/* Sums read every page; those of moments are not needed again. */
+static kva_status check_sums(kva_shards *file, const char *path, kva_diag *diag) {
+  kva_status status = kva_checkpoint_check_sums(file, path, diag);
+  for (int64_t i = 0; i < kva_shards_count(file) && status == KVA_OK; i++) kva_shards_release(file, i);
+  return status;
+}
+
 kva_status kva_load_weights(kva_module *m, const char *path, kva_diag *diag) {
   kva_shards *file;
   int64_t used = 0;
@@ -89,7 +97,7 @@ kva_status kva_load_weights(kva_module *m, const char *path, kva_diag *diag) {
   KVA_TRY(kva_shards_open(path, diag, &file));
   source s = {.file = file, .arena = kva_arena_create(), .last = -1, .diag = diag};
   s.asked = KVA_NEW_ARRAY(s.arena, bool, kva_shards_count(file) + 1);
-  kva_status status = kva_shards_check_all(file, diag);
+  kva_status status = check_sums(file, path, diag);
   if (!status) status = check_complete(m, file, path, diag);
   if (!status) status = kva_set_weights(m, find, &s, &used);
   if (!status) status = s.status;

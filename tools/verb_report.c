@@ -26,7 +26,9 @@ static kva_status read_curve(const char *text, kva_arena *arena, kva_diag *diag,
   const char *equals = strchr(text, '=');
   const char *path = equals ? equals + 1 : text;
   out->name = equals ? kva_arena_strndup(arena, text, (size_t)(equals - text)) : text;
-  return kva_metrics_read(path, diag, &out->history);
+  KVA_TRY(kva_metrics_read(path, diag, &out->history));
+  if (kva_history_count(out->history)) return KVA_OK;
+  return kva_error(diag, &(kva_loc){.file = path}, "has no steps to draw; did the run end before its first step?");
 }
 
 static bool is_first(const curve *curves, int i) {
@@ -79,9 +81,8 @@ static int run(int argc, char **argv) {
   kva_status status = kva_file_prepare(output, diag);
   for (int i = 0; i < n && status == KVA_OK; i++) status = read_curve(files[i], arena, diag, &curves[i]);
   if (status == KVA_OK) status = write_report(curves, n, output, diag);
-  kva_cli_warn(diag);
   for (int i = 0; i < n; i++) kva_history_destroy(curves[i].history);
-  code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+  code = kva_cli_fail(status, diag);
   kva_diag_destroy(diag);
   kva_arena_destroy(arena);
   return code;

@@ -190,11 +190,18 @@ def rest(s):
 def keys():
     with open_key() as s:
         for header, status in (({}, 401), ({"Authorization": "Bearer secre"}, 401), ({"Authorization": "Bearer secrets"}, 401),
-                               ({"Authorization": "secret"}, 401), ({"Authorization": "Bearer secret"}, 200)):
+                               ({"Authorization": "secret"}, 401), ({"Authorization": "Bearer secret"}, 200),
+                               ({"Authorization": "bearer secret"}, 200), ({"Authorization": "BEARER Secret"}, 401)):
             for path in ("/v1/models", "/metrics"):
                 assert s.ask("GET", path, headers=header)[0] == status, (header, path)
         assert s.ask("POST", "/v1/completions", {"prompt": "a"})[0] == 401
         assert s.ask("GET", "/health")[0] == 200
+
+
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        done = subprocess.run([TOOL, "serve", *MODEL, "--port", str(held.getsockname()[1])], capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.endswith(": Address already in use\n"), done
 
 
 def quantised():
@@ -236,6 +243,6 @@ if __name__ == "__main__":
         for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
             test(server)
             print("%-20s %.2f s" % (test.__name__, time.time() - start))
-    for test in (keys, quantised, full_queue_and_end):
+    for test in (keys, taken_port, quantised, full_queue_and_end):
         test()
         print("%-20s %.2f s" % (test.__name__, time.time() - start))

@@ -3,7 +3,9 @@
 #include "page_text.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -196,7 +198,7 @@ static bool same_key(const char *given, const char *key) {
 
 static bool may(const kva_server *s, struct MHD_Connection *c) {
   const char *header = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-  return !s->o.api_key || (header && !strncmp(header, "Bearer ", 7) && same_key(header + 7, s->o.api_key));
+  return !s->o.api_key || (header && !strncasecmp(header, "Bearer ", 7) && same_key(header + 7, s->o.api_key));
 }
 
 static result answer(request *r, struct MHD_Connection *c, const char *url, const char *method) {
@@ -297,6 +299,7 @@ kva_status kva_server_start(kva_service *service, kva_tokenizer *tokenizer, cons
   pthread_mutex_init(&s->encoding, NULL);
   unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC |
                    (address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+  errno = 0;
   s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address,
                                MHD_OPTION_NOTIFY_COMPLETED, completed, s, MHD_OPTION_CONNECTION_LIMIT,
                                (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)READ_SECONDS,
@@ -305,8 +308,9 @@ kva_status kva_server_start(kva_service *service, kva_tokenizer *tokenizer, cons
     *out_server = s;
     return KVA_OK;
   }
+  const char *why = errno ? strerror(errno) : "libmicrohttpd gives no reason";
   kva_server_stop(s);
-  return kva_fail(diag, KVA_IO, NULL, "cannot listen at %s, port %lld", o->host, (long long)o->port);
+  return kva_fail(diag, KVA_IO, NULL, "cannot listen at %s, port %lld: %s", o->host, (long long)o->port, why);
 }
 
 int kva_server_port(const kva_server *s) {

@@ -271,7 +271,7 @@ static int run(int argc, char **argv) {
        "one after the other in a window (default), or each in windows of its own"},
       {"--task", NULL, KVA_TASKS, KVA_OPTION_WORD, &o.task, "the format of the files of items"},
       {"--file", NULL, "FILE", KVA_OPTION_LIST, &o.files, "items: a file or a folder of them; may be given often"},
-      {"--shots", NULL, "N", KVA_OPTION_COUNT, &o.shots, "examples with their answers before each item (0)"},
+      {"--shots", NULL, "N", KVA_OPTION_INT32, &o.shots, "examples with their answers before each item (0)"},
       {"--shots-file", NULL, "FILE", KVA_OPTION_LIST, &o.shots_files,
        "the first items here are the examples (others of the same files, drawn by --seed)"},
       {"--answer-tokens", NULL, "N", KVA_OPTION_COUNT, &o.answer_tokens, "of answers that the model writes (64)"},

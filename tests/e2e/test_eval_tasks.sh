@@ -128,6 +128,7 @@ task passages --task lambada --file "$tasks/lambada.txt"
 task winogrande --task winogrande --file "$tasks/winogrande.jsonl"
 task hellaswag --task=hellaswag --file "$tasks/hellaswag.jsonl"
 task arc --task arc --file "$tasks/arc.jsonl"
+task none --task arc --file "$tasks/arc.jsonl" --shots 0
 task mmlu --task mmlu --file "$tasks/mmlu/test" --shots 2 --shots-file "$tasks/mmlu/dev"
 task cmmlu --task cmmlu --file "$tasks/cmmlu"
 task math --task math --file "$tasks/math"

@@ -111,4 +111,4 @@ wrong 2 '--tokenizer is for --generate' models/lm.kv --exe --tokenizer "$tokeniz
 wrong 2 '--generate is for CPUs' models/lm.kv --generate --exe --target sm_80
 wrong 1 'the model knows 8000 tokens' models/lm.kv --generate --exe
 wrong 1 'kvasir build --generate: expected a model of tokens' tests/data/shift_conv.onnx --generate --exe
-wrong 3 'found no libkvasir-generate.a' models/lm.kv "${size[@]}" --generate --exe --runtime "$work"
+wrong 3 "found no libkvasir-generate.a in $work; give" models/lm.kv "${size[@]}" --generate --exe --runtime "$work"

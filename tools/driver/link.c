@@ -21,7 +21,7 @@ static kva_status find_libraries(const kva_link_options *o, kva_arena *arena, kv
   self[n] = 0;
   char *slash = strrchr(self, '/');
   if (slash) *slash = 0;
-  const char *machine = o->triple ? o->triple : "";
+  const char *machine = o->triple ? o->triple : "", *for_machine = o->triple ? "for " : "";
   const char *name = o->generate ? "libkvasir-generate.a" : "libkvasir-rt.a";
   const char *places[] = {o->runtime, kva_arena_printf(arena, "%s/../lib/%s", self, machine),
                           kva_arena_printf(arena, "%s/%s", self, machine)};
@@ -30,7 +30,7 @@ static kva_status find_libraries(const kva_link_options *o, kva_arena *arena, kv
     if (has_library(places[i], name)) return KVA_OK;
   }
   return kva_fail(diag, KVA_MISSING, NULL, "found no %s %s%s; give its folder with --runtime%s", name,
-                  o->triple ? "for " : "", o->runtime ? o->runtime : machine,
+                  o->runtime ? "in " : for_machine, o->runtime ? o->runtime : machine,
                   o->generate ? "" : ", or build an object with -c");
 }
 

@@ -6,6 +6,7 @@
 #include "tools/driver/opt.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional) {
@@ -72,6 +73,21 @@ void kva_cli_print_compiled(const kva_compiled *c) {
 
 int kva_cli_fail(kva_status status, const kva_diag *diag) {
   return kva_exit_code("kvasir", status, diag);
+}
+
+bool kva_cli_same_file(const char *a, const char *b) {
+  struct stat x, y;
+  if (stat(a, &x) || stat(b, &y) || x.st_dev != y.st_dev || x.st_ino != y.st_ino) return false;
+  return S_ISREG(x.st_mode);
+}
+
+bool kva_cli_replaces_input(const char *verb, const char *output, int n, const char *const *inputs) {
+  for (int i = 0; i < n; i++) {
+    if (!inputs[i] || !kva_cli_same_file(inputs[i], output)) continue;
+    fprintf(stderr, "kvasir %s: -o %s would replace %s, which is read; write elsewhere\n", verb, output, inputs[i]);
+    return true;
+  }
+  return false;
 }
 
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,

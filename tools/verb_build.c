@@ -305,6 +305,8 @@ static int run(int argc, char **argv) {
   take_train(&o);
   bool fits = split(o.emit, arena, &o.emits) && split(o.target, arena, &o.targets);
   code = fits ? check(&o, n) : usage("at most 64 targets and texts", NULL);
+  const char *inputs[] = {path, o.tune.weights, o.tokenizer};
+  if (code < 0 && kva_cli_replaces_input("build", o.output, 3, inputs)) code = EXIT_USAGE;
   if (code < 0) code = build(path, &o, arena);
   kva_arena_destroy(arena);
   return code;

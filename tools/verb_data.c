@@ -35,6 +35,7 @@ typedef struct data_options {
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
 typedef struct maker {
+  const char *output;
   kva_tokenizer *tokenizer;
   kva_token_writer *writer;
   kva_token_ids ids;
@@ -47,6 +48,8 @@ static kva_status add_document(void *user, const char *path, const char *text, s
                                kva_diag *diag) {
   maker *m = user;
   int64_t replaced;
+  if (kva_cli_same_file(path, m->output))
+    return kva_error(diag, &(kva_loc){.file = path}, "is one of the texts, and -o would replace it; write elsewhere");
   m->ids.n = 0;
   KVA_TRY(kva_tokenizer_encode(m->tokenizer, text, size, diag, &m->ids, &replaced));
   m->replaced += replaced;
@@ -124,7 +127,7 @@ static kva_status make_file(const data_options *o, int64_t limit, maker *m, kva_
 }
 
 static kva_status make(const data_options *o, int64_t limit, kva_diag *diag) {
-  maker m = {.terminal = isatty(STDERR_FILENO) && !o->json};
+  maker m = {.output = o->output, .terminal = isatty(STDERR_FILENO) && !o->json};
   kva_status status = make_file(o, limit, &m, diag);
   kva_token_writer_destroy(m.writer);
   kva_tokenizer_destroy(m.tokenizer);
@@ -247,6 +250,9 @@ static int run(int argc, char **argv) {
   if (!makes && n > 1) return usage_error("info and decode take one file");
   if (makes && !o.output) return usage_error("give the file to make with -o FILE.tok");
   if (!makes && (o.output || o.limit || o.end)) return usage_error("--output, --limit and --end are for making files");
+  if (makes && (kva_cli_replaces_input("data", o.output, n, o.paths) ||
+                kva_cli_replaces_input("data", o.output, 1, &o.tokenizer)))
+    return EXIT_USAGE;
   if (o.end && !o.tokenizer) return usage_error("--end needs a --tokenizer");
   if (o.limit && !parse_size(o.limit, &limit)) return usage_error("--limit is a size such as 500k, 10M or 2G");
   return dispatch(&o, action, limit);

@@ -142,5 +142,6 @@ static int run(int argc, char **argv) {
   if (!o.output) return misused("-o FILE is missing");
   if (o.bits != 8 && o.bits != 4) return misused("--bits is 8 or 4");
   if (o.block != 32 && o.block != 128) return misused("--block is 32 or 128");
-  return quantize(path, &o);
+  const char *inputs[] = {path, o.weights};
+  return kva_cli_replaces_input("quantize", o.output, 2, inputs) ? EXIT_USAGE : quantize(path, &o);
 }

@@ -22,10 +22,14 @@ typedef struct curve {
   kva_history *history;
 } curve;
 
-static kva_status read_curve(const char *text, kva_arena *arena, kva_diag *diag, curve *out) {
+static const char *path_of(const char *text) {
   const char *equals = strchr(text, '=');
-  const char *path = equals ? equals + 1 : text;
-  out->name = equals ? kva_arena_strndup(arena, text, (size_t)(equals - text)) : text;
+  return equals ? equals + 1 : text;
+}
+
+static kva_status read_curve(const char *text, kva_arena *arena, kva_diag *diag, curve *out) {
+  const char *path = path_of(text);
+  out->name = path != text ? kva_arena_strndup(arena, text, (size_t)(path - text - 1)) : text;
   KVA_TRY(kva_metrics_read(path, diag, &out->history));
   if (kva_history_count(out->history)) return KVA_OK;
   return kva_error(diag, &(kva_loc){.file = path}, "has no steps to draw; did the run end before its first step?");
@@ -66,7 +70,7 @@ static kva_status write_report(const curve *curves, int n, const char *path, kva
 }
 
 static int run(int argc, char **argv) {
-  const char *output = NULL, *files[MAX_FILES];
+  const char *output = NULL, *files[MAX_FILES], *paths[MAX_FILES];
   const kva_option options[] = {{"--output", "-o", "FILE.html", KVA_OPTION_STRING, &output, "the page"}};
   int n, code = kva_cli_parse(&kva_verb_report, argc, argv, options, 1, files, MAX_FILES, &n);
   if (code >= 0) return code;
@@ -75,6 +79,8 @@ static int run(int argc, char **argv) {
             n ? "give --output FILE.html" : "a file is missing");
     return EXIT_USAGE;
   }
+  for (int i = 0; i < n; i++) paths[i] = path_of(files[i]);
+  if (kva_cli_replaces_input("report", output, n, paths)) return EXIT_USAGE;
   kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();
   curve curves[MAX_FILES] = {0};

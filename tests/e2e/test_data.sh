@@ -33,6 +33,11 @@ PY
 # The same file again; .gz files give the text within; a limit cuts.
 expect 0 data make "$work/texts" -o "$work/again.tok"
 cmp "$work/bytes.tok" "$work/again.tok" || fail "not the same file twice"
+# A text of the folder is not replaced.
+expect 1 data "$work/texts" -o "$work/texts/b/fox"
+says "fox: error: is one of the texts, and -o would replace it"
+grep -q "quick brown" "$work/texts/b/fox" || fail "a text was replaced"
+[ "$(ls "$work/texts/b")" = fox ] || fail "left behind: $(ls "$work/texts/b")"
 # A link, and what it leads to, stay what they are.
 ln -s again.tok "$work/link.tok"
 ln -s /dev/null "$work/null.tok"

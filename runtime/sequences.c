@@ -161,12 +161,19 @@ static kva_status add_state(kva_sequences *q, int32_t input, kva_diag *diag) {
   return add_to_pool(pool, input, t, KVA_NO_AXIS);
 }
 
+bool kva_history_has(const kva_sequences *q, int32_t input) {
+  const kva_buffer_desc *b = input_desc(q->desc, input);
+  for (int32_t d = 1; d < b->rank; d++)
+    if (d != q->input_axes[input] && !fixed_size(&b->dims[d])) return false;
+  return q->input_axes[input] >= 0;
+}
+
 /* What rolling back needs: inputs, and states at some rows. */
 static kva_status add_history(kva_sequences *q) {
   kva_page_pool *pool = &q->pools[q->n_pools++];
   *pool = (kva_page_pool){.table = KVA_NO_TABLE, .symbol = -1};
   for (int32_t i = 0; i < q->own_inputs; i++) {
-    if (q->input_axes[i] < 0) continue;
+    if (!kva_history_has(q, i)) continue;
     kva_tensor t = tensor_of(input_desc(q->desc, i));
     t.dims[q->input_axes[i]] = q->page_rows;
     KVA_TRY(add_to_pool(pool, i, t, q->input_axes[i]));

@@ -55,8 +55,8 @@ KVA_MUST_USE kva_status kva_sequences_append(kva_sequences *q, int64_t n, const 
 /* Takes away the last `rows` rows. State is kept of the last calls and of every 128th row; where it is older than the
  * new end, the rows between are run again, from inputs that the sequence keeps. To where a window has dropped what it
  * needs, that is the whole sequence. So a prefix is shared by a fork that is rolled back. KVA_INVALID: it has fewer;
- * KVA_UNSUPPORTED: rows cannot run again, since an input has none; KVA_NO_MEMORY: no pages are free; in all these cases
- * nothing is done. Other failures leave fewer rows. */
+ * KVA_UNSUPPORTED: rows cannot run again, since an input has none, or rows of no fixed size; KVA_NO_MEMORY: no pages
+ * are free; in all these cases nothing is done. Other failures leave fewer rows. */
 KVA_MUST_USE kva_status kva_sequences_roll_back(kva_sequences *q, int64_t sequence, int64_t rows);
 
 /* Writes a sequence to a file: safetensors, atomically, with a sum of its content and one of the model, its parameters

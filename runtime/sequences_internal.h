@@ -157,6 +157,8 @@ static inline char *kva_sequence_state(const kva_sequences *q, const kva_sequenc
 static inline const kva_page_pool *kva_history(const kva_sequences *q) {
   return &q->pools[q->n_pools - 1];
 }
+/* Whether it keeps an input: it has rows, of a size that no call changes. */
+bool kva_history_has(const kva_sequences *q, int32_t input);
 char *kva_sequence_mark(const kva_sequences *q, const kva_sequence *s, int64_t page);
 
 #endif

@@ -50,10 +50,10 @@ static kva_status read_inputs(kva_sequences *q, const kva_sequence *s, int64_t f
 
 static kva_status check_inputs(kva_sequences *q) {
   for (int32_t i = 0; i < q->own_inputs; i++)
-    if (q->input_axes[i] < 0)
+    if (!kva_history_has(q, i))
       return kva_session_fail(q->session, KVA_UNSUPPORTED,
                               "rows of a sequence cannot run again, which taking rows away needs here: input '%s' has "
-                              "no rows",
+                              "no rows, or rows whose size is not known when the model is compiled",
                               q->desc->buffers[q->desc->inputs[i]].name);
   return KVA_OK;
 }

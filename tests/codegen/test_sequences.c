@@ -290,6 +290,31 @@ static void extents_are_checked(void **state) {
   unload(&m);
 }
 
+static const char wide[] = "model wide <d = 8> (int32[B, T] tokens, float[B, T, S] more) => (float[B, T, d] y) {\n"
+                           "  param float[23, d] embed ~ normal(1)\n"
+                           "  y = kv.gather(embed, tokens) + kv.reduce_sum <axes = [2]> (more)\n"
+                           "}\n";
+
+/* History has no place for rows whose size is a call's. */
+static void rows_of_any_size_do_not_run_again(void **state) {
+  (void)state;
+  enum { ROWS_NOW = 7, SIZE = 3 };
+  model m = load(wide, NULL);
+  draw_tokens();
+  float numbers[ROWS_NOW * SIZE] = {0};
+  kva_tensor in[2] = {token_tensor(1, ROWS_NOW, tokens), {KVA_F32, 3, {1, ROWS_NOW, SIZE}, numbers}};
+  int64_t id;
+  kva_sequences *q;
+  must(&m, kva_sequences_create(m.session, &(kva_sequences_options){.longest = 8}, m.diag, &q));
+  must(&m, kva_sequences_add(q, &id));
+  must(&m, kva_sequences_append(q, 1, &(kva_sequence_rows){.sequence = id, .rows = ROWS_NOW, .inputs = in}));
+  refused(&m, kva_sequences_roll_back(q, id, 6), KVA_UNSUPPORTED, "input 'more' has no rows, or rows whose size");
+  assert_int_equal(kva_sequences_length(q, id), ROWS_NOW);
+  must(&m, kva_sequences_roll_back(q, id, ROWS_NOW));
+  kva_sequences_destroy(q);
+  unload(&m);
+}
+
 /* Names that only a damaged artefact has. */
 static void tables_are_checked(void **state) {
   (void)state;
@@ -322,6 +347,7 @@ int main(void) {
       cmocka_unit_test(listing_differs_in_one_row),
       cmocka_unit_test(pages_are_taken_together),
       cmocka_unit_test(extents_are_checked),
+      cmocka_unit_test(rows_of_any_size_do_not_run_again),
       cmocka_unit_test(tables_are_checked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

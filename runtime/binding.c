@@ -28,7 +28,7 @@ static kva_status wrong_type(kva_session *s, const kva_program *p, const kva_buf
   kva_text_add(&text, "%s, found %s", b->rank ? "]" : " without dimensions", kva_dtype_name(t->dtype));
   for (int32_t d = 0; d < t->rank; d++) add_dim(&text, d), kva_text_add(&text, "%lld", (long long)t->dims[d]);
   kva_text_add(&text, "%s", t->rank ? "]" : " without dimensions");
-  kva_status status = kva_session_fail(s, KVA_INVALID, "%s", text.data);
+  kva_status status = kva_session_fail(s, KVA_INVALID, "%s", kva_text_string(&text));
   kva_text_free(&text);
   return status;
 }
@@ -137,7 +137,7 @@ static kva_status contradiction(kva_session *s, const kva_program *p, int32_t in
   if (!constant && kva_formula_eval(f, symbols, &expected)) kva_text_add(&text, " = %lld", (long long)expected);
   kva_text_add(&text, ", found %lld", (long long)found);
   explain_symbol(p, f, symbols, &text);
-  kva_status status = kva_session_fail(s, KVA_INVALID, "%s", text.data);
+  kva_status status = kva_session_fail(s, KVA_INVALID, "%s", kva_text_string(&text));
   kva_text_free(&text);
   return status;
 }

@@ -44,7 +44,7 @@ static kva_status report(kva_session *s, const kva_device_call *call, int64_t at
                (long long)limits[2 * k + 1], (long long)limits[2 * k], (long long)limits[2 * k + 1] - 1);
   if (desc->ignores) kva_text_add(&text, " or %lld", (long long)limits[n - 1]);
   if (count > 1) kva_text_add(&text, "; %lld indices are", (long long)count);
-  kva_status status = kva_session_fail(s, KVA_INVALID, "%s", text.data);
+  kva_status status = kva_session_fail(s, KVA_INVALID, "%s", kva_text_string(&text));
   kva_text_free(&text);
   return status;
 }

@@ -250,7 +250,8 @@ static kva_status wrong_type(const kva_loc *loc, const char *name, const kva_ten
   print_shape(&text, found);
   kva_text_add(&text, ", and this model's is ");
   print_shape(&text, own);
-  kva_status status = kva_error(diag, loc, "is a checkpoint of another model: its tensor '%s' is %s", name, text.data);
+  kva_status status =
+      kva_error(diag, loc, "is a checkpoint of another model: its tensor '%s' is %s", name, kva_text_string(&text));
   kva_text_free(&text);
   return status;
 }

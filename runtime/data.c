@@ -126,7 +126,8 @@ static kva_status unknown_source(const char *name, kva_diag *diag) {
   kva_text known = {0};
   for (int i = 0; i < N_GENERATORS; i++) kva_text_add(&known, "%s%s", i ? ", " : "", generators[i]->name);
   for (int i = 0; i < N_FILE_KINDS; i++) kva_text_add(&known, ", %s:%s", file_kinds[i].name, file_kinds[i].items);
-  kva_status status = kva_error(diag, NULL, "no data source is called '%s'; there are: %s", name, known.data);
+  kva_status status =
+      kva_error(diag, NULL, "no data source is called '%s'; there are: %s", name, kva_text_string(&known));
   kva_text_free(&known);
   return status;
 }
@@ -145,7 +146,7 @@ static kva_status set_arg(kva_generated_data *d, const kva_data_arg *arg, kva_di
   for (int i = 0; i < g->n_args; i++)
     kva_text_add(&known, "%s%s (default %g)", i ? ", " : "", g->args[i].name, g->args[i].value);
   kva_status status =
-      kva_error(diag, NULL, "data '%s' has no argument '%s'; it has: %s", g->name, arg->name, known.data);
+      kva_error(diag, NULL, "data '%s' has no argument '%s'; it has: %s", g->name, arg->name, kva_text_string(&known));
   kva_text_free(&known);
   return status;
 }

@@ -48,7 +48,7 @@ static kva_status wrong_shape(const column *c, const kva_tensor *t, kva_diag *di
   add_shape(&expected, t->rank - 1, t->dims + 1);
   add_shape(&found, c->array.rank - 1, c->array.dims + 1);
   kva_status status = kva_error(diag, &loc, "input '%s' takes rows of shape %s, the array has rows of shape %s",
-                                c->input, expected.data, found.data);
+                                c->input, kva_text_string(&expected), kva_text_string(&found));
   kva_text_free(&expected);
   kva_text_free(&found);
   return status;
@@ -77,7 +77,7 @@ static kva_status check_values(const column *c, int64_t row, int64_t n, const vo
     if (r->has_ignored) kva_text_add(&ignored, " or %lld, which is ignored", (long long)r->ignored);
     kva_status status =
         kva_error(diag, &loc, "row %lld: '%s' has the value %lld; the model takes %lld to %lld%s", (long long)row,
-                  c->input, (long long)v, (long long)r->low, (long long)r->high - 1, ignored.data ? ignored.data : "");
+                  c->input, (long long)v, (long long)r->low, (long long)r->high - 1, kva_text_string(&ignored));
     kva_text_free(&ignored);
     return status;
   }

@@ -20,7 +20,7 @@ kva_status kva_device_find(const char *name, kva_diag *diag, const kva_device_cl
   if (*out_class) return KVA_OK;
   kva_text known = {0};
   for (int i = 0; i < N_CLASSES; i++) kva_text_add(&known, "%s%s", i ? ", " : "", classes[i]->name);
-  kva_status status = kva_error(diag, NULL, "no device is called '%s'; there are: %s", name, known.data);
+  kva_status status = kva_error(diag, NULL, "no device is called '%s'; there are: %s", name, kva_text_string(&known));
   kva_text_free(&known);
   return status;
 }

@@ -152,7 +152,7 @@ static kva_status unmet(kva_session *s, const kva_program *p, const kva_conditio
   kva_formula_print(&c->right, p->symbols, &text);
   if (kva_formula_eval(&c->right, symbols, &right)) kva_text_add(&text, " = %lld", (long long)right);
   kva_status status = kva_session_fail(s, KVA_INVALID, "%s: %s is %s; the model does not fit these shapes", p->name,
-                                       c->what, text.data);
+                                       c->what, kva_text_string(&text));
   kva_text_free(&text);
   return status;
 }

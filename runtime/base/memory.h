@@ -77,5 +77,9 @@ void kva_text_add_quoted(kva_text *text, const char *s);
 void kva_text_add_double(kva_text *text, double v);
 void kva_text_add_float(kva_text *text, float v); /* the same for a float: 0.1f is "0.1" */
 void kva_text_free(kva_text *text);
+/* The characters, never NULL. */
+static inline const char *kva_text_string(const kva_text *text) {
+  return text->data ? text->data : text->cut ? "(no memory for the text)" : "";
+}
 
 #endif

@@ -169,7 +169,7 @@ static bool prepare(cuda_device *d, int64_t processes, kva_text *out_why) {
   kva_diag_destroy(diag);
   if (!found) return false;
   bool done = kva_cuda_enter(d) == KVA_OK && create_parts(d, processes) == KVA_OK;
-  if (!done) kva_text_add(out_why, "%s", d->error.data);
+  if (!done) kva_text_add(out_why, "%s", kva_text_string(&d->error));
   return done;
 }
 
@@ -180,9 +180,9 @@ kva_status kva_cuda_join(kva_device *device, kva_comm *comm, kva_diag *diag) {
   if (!all_agree(comm, done)) {
     done = false;
   } else if (!(done = join_axes(d, comm) == KVA_OK)) {
-    kva_text_add(&why, "%s", d->error.data);
+    kva_text_add(&why, "%s", kva_text_string(&d->error));
   }
-  kva_status status = all_agree(comm, done) ? KVA_OK : refuse(d, comm, why.data ? why.data : "", diag);
+  kva_status status = all_agree(comm, done) ? KVA_OK : refuse(d, comm, kva_text_string(&why), diag);
   kva_text_free(&why);
   return status;
 }

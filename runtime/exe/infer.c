@@ -99,7 +99,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   kva_text text = {0};
   describe_model(artifact, info, &text);
   const char *program = kva_exe_name(argc, argv), *none[1];
-  const kva_usage usage = {program, "[options]", "runs the model that it was compiled from", text.data};
+  const kva_usage usage = {program, "[options]", "runs the model that it was compiled from", kva_text_string(&text)};
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (text.cut) code = kva_exit_code(program, KVA_NO_MEMORY, NULL);
   kva_arena *arena = kva_arena_create();

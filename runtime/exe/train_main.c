@@ -157,7 +157,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   describe(artifact, info, &d, &text);
   const char *none[1];
   const kva_usage usage = {kva_exe_name(argc, argv), "[options]", "trains the model that it was compiled from",
-                           text.data};
+                           kva_text_string(&text)};
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (text.cut) code = kva_exit_code(usage.program, KVA_NO_MEMORY, NULL);
   kva_train_take_sources(&o, arena);

@@ -57,6 +57,46 @@ printf '3 2 1: 1 2 3 6 12 1\n1 4 4: 5 5 10 15 20 0 0 0 5\n' >"$work/expected.txt
 LD_LIBRARY_PATH=$work "$work/sizes" >"$work/out" || fail "running sizes.so"
 same "$work/out" "$work/expected.txt"
 
+# Without memory for a message there is another one.
+cat >"$work/pick.kv" <<'KV'
+model pick (float[N] x, int32[M] y) => (float[M] z) {
+  limits = kv.constant <value = int64[2] {0, 3}> ()
+  z = kv.gather (x, kv.check_indices <axis = 0, user = "gather"> (y, limits))
+}
+KV
+cat >"$work/host.c" <<'C'
+#include "pick.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool full;
+void *realloc(void *old, size_t size) {
+  void *memory = full ? NULL : malloc(size);
+  if (memory && old) abort();
+  return memory;
+}
+
+int main(void) {
+  const float x[3] = {1, 2, 3};
+  const int32_t y[3] = {0, 1, 9};
+  pick_context *c;
+  char message[256];
+  if (pick_create(NULL, &c, message, sizeof message)) return 1;
+  full = true;
+  if (!pick_forward(c, &(pick_forward_in){x, y}, &(pick_forward_out){NULL}, &(pick_dims){.N = 3, .M = 3})) return 1;
+  printf("%s\n", pick_error(c));
+  pick_destroy(c);
+  return 0;
+}
+C
+expect 0 build "$work/pick.kv" --shared -o "$work/pick.so"
+cc -std=c99 -O1 -Wall -Werror -I "$work" "$work/host.c" "$work/pick.so" -o "$work/host" || fail "linking with pick.so"
+LD_LIBRARY_PATH=$work "$work/host" >"$work/out" || fail "running pick.so"
+says "(no memory for the text)"
+
 find_suite
 if [ -n "$suite" ]; then
   head -c $((3 * 224 * 224 * 4)) /dev/zero | tr '\0' '>' >"$work/image.raw"

@@ -102,6 +102,7 @@ static void release(kva_comm *c) {
   free(c->in.data);
   free(c->out.data);
   free(c->n_in);
+  free(c->numbers);
   free(c);
 }
 
@@ -122,7 +123,8 @@ static kva_status allocate(kva_comm *c) {
   KVA_TRY(reserve(c, &c->in, FEW + c->size * (int64_t)sizeof(int64_t)));
   KVA_TRY(reserve(c, &c->out, FEW + c->size * (int64_t)sizeof(int64_t)));
   c->n_in = calloc((size_t)c->size, 4 * sizeof *c->n_in);
-  if (!c->n_in) return KVA_NO_MEMORY;
+  c->numbers = calloc((size_t)c->size, sizeof *c->numbers);
+  if (!c->n_in || !c->numbers) return KVA_NO_MEMORY;
   c->at_in = c->n_in + c->size;
   c->n_out = c->at_in + c->size;
   c->at_out = c->n_out + c->size;

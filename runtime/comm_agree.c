@@ -1,20 +1,25 @@
 /* What the processes of a run decide together: whose message is shown, what failed, whether they do the same. */
-#include "runtime/comm.h"
+#include "runtime/comm_internal.h"
 
 #include <stdlib.h>
 
+/* In pieces, so that no process needs memory to take part: one that left would have the others wait for it. */
 kva_status kva_comm_broadcast_text(kva_comm *c, int root, kva_text *text) {
   if (!c) return KVA_OK;
+  enum { PIECE = 4096 };
+  char piece[PIECE];
+  bool sends = kva_comm_rank(c) == root;
   int64_t n = (int64_t)text->len;
   KVA_TRY(kva_comm_broadcast(c, root, (int64_t)sizeof n, &n));
-  char *data = malloc((size_t)n + 1);
-  if (!data) return KVA_NO_MEMORY;
-  if (kva_comm_rank(c) == root && n) memcpy(data, text->data, (size_t)n);
-  kva_status status = kva_comm_broadcast(c, root, n, data);
-  kva_text_free(text);
-  if (status == KVA_OK) kva_text_add_bytes(text, data, (size_t)n);
-  free(data);
-  return status;
+  if (!sends) kva_text_free(text);
+  kva_text_add_bytes(text, "", 0);
+  for (int64_t at = 0; at < n; at += PIECE) {
+    int64_t bytes = n - at < PIECE ? n - at : PIECE;
+    if (sends) memcpy(piece, text->data + at, (size_t)bytes);
+    KVA_TRY(kva_comm_broadcast(c, root, bytes, piece));
+    if (!sends) kva_text_add_bytes(text, piece, (size_t)bytes);
+  }
+  return text->cut ? KVA_NO_MEMORY : KVA_OK;
 }
 
 /* The first rank whose number fits the predicate; -1: none. */
@@ -24,13 +29,12 @@ static int first_rank(const kva_comm *c, const int64_t *numbers, bool (*fits)(in
   return -1;
 }
 
-/* Every rank's number, in order; NULL: a failure. The caller frees it. */
-static int64_t *gather(kva_comm *c, int64_t number) {
-  int64_t *all = malloc((size_t)kva_comm_size(c) * sizeof *all);
+/* Every rank's number, in order, until the next call; NULL: a failure. Its memory is there from the start: a process
+ * without any tells the others so. */
+static const int64_t *gather(kva_comm *c, int64_t number) {
   int64_t bytes = (int64_t)sizeof number;
-  if (all && kva_comm_all_gather(c, bytes, bytes * kva_comm_size(c), &number, all) == KVA_OK) return all;
-  free(all);
-  return NULL;
+  kva_status status = kva_comm_all_gather(c, bytes, bytes * kva_comm_size(c), &number, c->numbers);
+  return status == KVA_OK ? c->numbers : NULL;
 }
 
 static bool is_positive(int64_t n) {
@@ -42,13 +46,12 @@ static bool is_failure(int64_t status) {
 
 int kva_comm_share(kva_comm *c, kva_text *text) {
   if (!c) return -1;
-  int64_t *lengths = gather(c, (int64_t)text->len);
+  const int64_t *lengths = gather(c, (int64_t)text->len);
   int root = lengths ? first_rank(c, lengths, is_positive) : -1;
-  free(lengths);
   if (root < 0) return -1;
   if (root == kva_comm_rank(c)) {
     kva_text named = {0};
-    kva_text_add(&named, "%s: %s", kva_comm_name(c), text->data);
+    kva_text_add(&named, "%s: %s", kva_comm_name(c), kva_text_string(text));
     kva_text_free(text);
     *text = named;
   }
@@ -76,17 +79,16 @@ static kva_status take(kva_comm *c, int root, kva_status status, kva_diag *diag)
     (void)kva_fail(diag, status, NULL, "process %d of %d: %s", root, kva_comm_size(c), text.data);
   }
   kva_text_free(&text);
-  return sent == KVA_OK ? status : sent;
+  return sent == KVA_OK || sent == KVA_NO_MEMORY ? status : sent; /* what is agreed holds without its text */
 }
 
 kva_status kva_comm_agree(kva_comm *c, kva_status status, kva_diag *diag) {
   if (!c) return status;
-  int64_t *all = gather(c, status);
+  const int64_t *all = gather(c, status);
   if (!all) return kva_fail(diag, KVA_IO, NULL, "%s", kva_comm_error(c));
   int root = first_rank(c, all, is_failure);
   if (root < 0) root = first_rank(c, all, is_positive);
   kva_status agreed = root < 0 ? KVA_OK : (kva_status)all[root];
-  free(all);
   kva_comm_note_agreed(c, root >= 0);
   return root < 0 ? KVA_OK : take(c, root, agreed, diag);
 }

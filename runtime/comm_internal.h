@@ -1,4 +1,4 @@
-/* Internals of a communicator, shared by comm.c and comm_thread.c. */
+/* Internals of a communicator, shared by comm.c, comm_agree.c and comm_thread.c. */
 #ifndef KVA_RUNTIME_COMM_INTERNAL_H
 #define KVA_RUNTIME_COMM_INTERNAL_H
 
@@ -33,6 +33,7 @@ struct kva_comm {
   int64_t bytes;
   kva_comm_buffer in, out;            /* of kva_comm_piece(size) bytes at most */
   int *n_in, *at_in, *n_out, *at_out; /* by rank, in bytes */
+  int64_t *numbers;                   /* by rank: what all agree on */
   char name[160], error[512];
   kva_comm_mesh mesh;
   kva_comm *parent;                        /* of a group; else NULL */

@@ -84,6 +84,7 @@ static void print_field(const kva_checkpoint *c, int i, char text[40]) {
 
 static bool parse_field(const char *text, int i, kva_checkpoint *c) {
   char *at = (char *)c + fields[i].offset, *end;
+  if (i != SCHEDULE && fields[i].kind == FIELD_DOUBLE) return kva_parse_double(text, (double *)at);
   errno = 0;
   if (i == SCHEDULE) {
     long kind = strtol(text, &end, 10);
@@ -92,10 +93,8 @@ static bool parse_field(const char *text, int i, kva_checkpoint *c) {
   }
   if (fields[i].kind == FIELD_INT)
     *(int64_t *)at = strtoll(text, &end, 10);
-  else if (fields[i].kind == FIELD_UINT)
-    *(uint64_t *)at = strtoull(text, &end, 10);
   else
-    *(double *)at = strtod(text, &end);
+    *(uint64_t *)at = strtoull(text, &end, 10);
   return !errno && end != text && !*end;
 }
 

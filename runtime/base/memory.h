@@ -76,6 +76,8 @@ void kva_text_add_quoted(kva_text *text, const char *s);
  * "nan", so that it reads back as a float). */
 void kva_text_add_double(kva_text *text, double v);
 void kva_text_add_float(kva_text *text, float v); /* the same for a float: 0.1f is "0.1" */
+/* The number that a text is, all of it. false: it is none, too large, or too small for any number but 0. */
+bool kva_parse_double(const char *text, double *out);
 void kva_text_free(kva_text *text);
 /* The characters, never NULL. */
 static inline const char *kva_text_string(const kva_text *text) {

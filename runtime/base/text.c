@@ -2,6 +2,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/trap.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -104,6 +105,14 @@ void kva_text_add_double(kva_text *text, double v) {
 
 void kva_text_add_float(kva_text *text, float v) {
   add_shortest(text, (double)v, true);
+}
+
+/* ERANGE is also said of subnormal numbers, which are numbers like others. */
+bool kva_parse_double(const char *text, double *out) {
+  char *end;
+  errno = 0;
+  *out = strtod(text, &end);
+  return end != text && !*end && (errno != ERANGE || (*out != 0 && isfinite(*out)));
 }
 
 void kva_text_free(kva_text *text) {

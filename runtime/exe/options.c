@@ -1,6 +1,8 @@
 /* Option parsing: --name VALUE, --name=VALUE, -nVALUE; the help text comes from the same table. */
 #include "runtime/exe/options.h"
 
+#include "runtime/base/memory.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -76,8 +78,8 @@ static bool store_number(const kva_option *o, const char *value) {
   char *end;
   errno = 0;
   if (is_number(o->kind)) {
-    double x = *(double *)o->target = strtod(value, &end);
-    return *value && !*end && !errno && isfinite(x) && (r->above ? x > r->floor : x >= r->floor);
+    double *x = o->target;
+    return kva_parse_double(value, x) && isfinite(*x) && (r->above ? *x > r->floor : *x >= r->floor);
   }
   int64_t n = *(int64_t *)o->target = strtoll(value, &end, 10);
   return *value && !*end && !errno && n >= r->least && n <= r->most;

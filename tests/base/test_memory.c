@@ -160,6 +160,18 @@ static void text_grows(void **state) {
   kva_text_free(&text);
 }
 
+/* Subnormal numbers are numbers; what rounds to 0 or infinity is not what the text says. */
+static void numbers_are_parsed(void **state) {
+  (void)state;
+  double v;
+  assert_true(kva_parse_double("1e-310", &v) && v == 1e-310);
+  assert_true(kva_parse_double("-5e-324", &v) && v == -5e-324);
+  assert_true(kva_parse_double("0", &v) && v == 0);
+  assert_true(kva_parse_double("inf", &v) && isinf(v));
+  static const char *const wrong[] = {"", "x", "1x", "1e-400", "1e999", "-1e999"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_false(kva_parse_double(wrong[i], &v));
+}
+
 static void checked_sizes(void **state) {
   (void)state;
   int64_t out = 5;
@@ -181,6 +193,7 @@ int main(void) {
       cmocka_unit_test(floats_are_shortest),
       cmocka_unit_test(quoting),
       cmocka_unit_test(text_grows),
+      cmocka_unit_test(numbers_are_parsed),
       cmocka_unit_test(checked_sizes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,6 +191,13 @@ expect 0 train set.kv "${few[@]}" b.jsonl
 same <(sed 's/"grad_norm": [^,}]*//' a.jsonl | bits /dev/stdin | tr -d ', ') <(bits b.jsonl | tr -d ', ') \
   "without weight decay and clipping the model is another"
 
+# A subnormal number is a number, also in a checkpoint.
+expect 0 train decay.kv "${size[@]}" --steps 2 --weight-decay 1e-310 --checkpoint subnormal
+expect 0 train decay.kv "${size[@]}" --steps 4 --weight-decay 1e-310 --checkpoint subnormal --resume
+says "resumed at step 2"
+expect 2 train decay.kv "${size[@]}" --steps 2 --weight-decay 1e-400
+says "expected a finite number that is not negative"
+
 # Variants save in folders of their own, and each goes on from its own. One that does not load is reported first.
 variants=(--variant one --variant two:hidden=48)
 train 0 --steps 10 "${variants[@]}" --checkpoint both

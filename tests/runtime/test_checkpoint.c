@@ -47,7 +47,8 @@ static const kva_checkpoint position = {
     .micro_batch = 8,
     .seed = UINT64_MAX,
     .data_id = 1ull << 63,
-    .schedule = {.kind = KVA_SCHEDULE_LINEAR, .lr = 0.1, .final_ratio = 1.0 / 3, .warmup = 4, .total = 90}};
+    .schedule = {.kind = KVA_SCHEDULE_LINEAR, .lr = 0.1, .final_ratio = 1.0 / 3, .warmup = 4, .total = 90},
+    .weight_decay = 1e-310}; /* subnormal */
 
 static void position_and_bits_come_back(void **state) {
   (void)state;
@@ -57,6 +58,7 @@ static void position_and_bits_come_back(void **state) {
   kva_checkpoint found;
   assert_int_equal(kva_checkpoint_read(path, b, NULL, &found), KVA_OK);
   assert_memory_equal(&found.schedule.lr, &position.schedule.lr, 4 * 8);
+  assert_true(found.weight_decay == 1e-310);
   assert_int_equal(found.schedule.kind, position.schedule.kind);
   assert_true(found.step == 17 && found.steps == 100 && found.batch == 32 && found.micro_batch == 8);
   assert_true(found.seed == UINT64_MAX && found.data_id == 1ull << 63);

@@ -161,6 +161,19 @@ static int by_name(const void *a, const void *b) {
   return strcmp((*(const kva_state_desc *const *)a)->name, (*(const kva_state_desc *const *)b)->name);
 }
 
+kva_status kva_checkpoint_possible(const kva_artifact *a, kva_diag *diag) {
+  for (int32_t i = 0; i < a->n_states; i++) {
+    const kva_state_desc *d = &a->states[i];
+    if (!is_saved(a, i) || kva_safetensors_dtype_name((kva_dtype)d->dtype)) continue;
+    return kva_fail(
+        diag, KVA_UNSUPPORTED, NULL,
+        "checkpoints are safetensors files, which cannot hold '%s' of type %s; store it as int8 or uint8, or "
+        "train without --checkpoint",
+        d->name, kva_dtype_name((kva_dtype)d->dtype));
+  }
+  return KVA_OK;
+}
+
 /* Saved states in order of names; returns their number. */
 static int64_t list_saved(const kva_artifact *a, const kva_state_desc **out) {
   int64_t n = 0;

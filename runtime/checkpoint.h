@@ -21,6 +21,9 @@ typedef struct kva_checkpoint {
 /* Hash of the names, kinds, types and shapes of the tensors that checkpoints hold. */
 uint64_t kva_model_hash(const kva_artifact *a);
 
+/* Whether files have types for all that checkpoints of the artefact hold: KVA_UNSUPPORTED otherwise. */
+KVA_MUST_USE kva_status kva_checkpoint_possible(const kva_artifact *a, kva_diag *diag);
+
 /* Both are called by all processes of the session, with the same path, and have the same status in all.
  *
  * A file or folder of this name stays until the new one is complete. */

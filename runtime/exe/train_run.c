@@ -440,7 +440,9 @@ static kva_status check_checkpoints(const run *r, kva_diag *diag) {
 }
 
 static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
+  const kva_artifact *a = kva_session_artifact(r->session);
   r->saved = -1;
+  KVA_TRY(kva_comm_agree(r->o->comm, writes_checkpoints(r) ? kva_checkpoint_possible(a, diag) : KVA_OK, diag));
   KVA_TRY(kva_comm_agree(r->o->comm, r->writes ? open_checkpoints(r, diag) : KVA_OK, diag));
   if (r->o->resume) KVA_TRY(resume(r, diag));
   KVA_TRY(kva_comm_agree(r->o->comm, r->writes ? check_checkpoints(r, diag) : KVA_OK, diag));

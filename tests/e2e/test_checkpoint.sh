@@ -198,6 +198,15 @@ says "resumed at step 2"
 expect 2 train decay.kv "${size[@]}" --steps 2 --weight-decay 1e-400
 says "expected a finite number that is not negative"
 
+# What files have no type for is refused before the first step, unless nothing is saved.
+sed 's/^def dense.*/&\n  param uint4[outputs] q ~ zeros frozen/; s/return x @ w + b/return x @ w + b + kv.cast <to = float> (q)/' "$model" >packed.kv
+expect 1 train packed.kv "${size[@]}" --steps 20 --checkpoint packed
+says "checkpoints are safetensors files, which cannot hold"
+says "of type uint4"
+! grep -q "^.* step " "$work/out" || fail "a step was run"
+[ ! -e packed ] || fail "a refused run makes a folder"
+expect 0 train packed.kv "${size[@]}" --steps 2
+
 # Variants save in folders of their own, and each goes on from its own. One that does not load is reported first.
 variants=(--variant one --variant two:hidden=48)
 train 0 --steps 10 "${variants[@]}" --checkpoint both

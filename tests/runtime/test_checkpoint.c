@@ -334,11 +334,26 @@ static void folders_know_checkpoints_by_name(void **state) {
   assert_int_equal(rmdir(folder), 0);
 }
 
+static void types_without_a_file_are_named(void **state) {
+  (void)state;
+  kva_state_desc states[N_STATES];
+  kva_artifact a = sample_artifact;
+  memcpy(states, sample_states, sizeof states);
+  a.states = states;
+  states[S_BIAS].dtype = KVA_U4;
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_checkpoint_possible(&sample_artifact, diag), KVA_OK);
+  assert_int_equal(kva_checkpoint_possible(&a, diag), KVA_UNSUPPORTED);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "cannot hold 'bias' of type uint4"));
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(position_and_bits_come_back),
       cmocka_unit_test(other_models_are_refused_by_tensor),
       cmocka_unit_test(damage_is_found),
+      cmocka_unit_test(types_without_a_file_are_named),
       cmocka_unit_test(the_first_format_is_read),
       cmocka_unit_test(a_folder_has_one_trainer),
       cmocka_unit_test(a_full_disk_leaves_the_old_file),

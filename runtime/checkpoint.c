@@ -4,6 +4,7 @@
  * format 3, a folder of shards, has the data by the shards' sums. That of format 1 covers the data alone. */
 #include "runtime/checkpoint.h"
 
+#include "runtime/base/numbers.h"
 #include "runtime/checkpoint_shards.h"
 #include "runtime/session.h"
 #include "runtime/sum.h"
@@ -70,6 +71,12 @@ static const char *key_at(int i) {
   return i < N_HEAD ? head[i] : fields[i - N_HEAD].key;
 }
 
+static void print_double(double v, char text[40]) {
+  locale_t before = kva_numbers_enter();
+  snprintf(text, 40, "%.17g", v);
+  kva_numbers_leave(before);
+}
+
 static void print_field(const kva_checkpoint *c, int i, char text[40]) {
   const char *at = (const char *)c + fields[i].offset;
   if (i == SCHEDULE)
@@ -79,7 +86,7 @@ static void print_field(const kva_checkpoint *c, int i, char text[40]) {
   else if (fields[i].kind == FIELD_UINT)
     snprintf(text, 40, "%" PRIu64, *(const uint64_t *)at);
   else
-    snprintf(text, 40, "%.17g", *(const double *)at);
+    print_double(*(const double *)at, text);
 }
 
 static bool parse_field(const char *text, int i, kva_checkpoint *c) {

@@ -7,6 +7,7 @@
  * s, r). Evaluation uses counters that training never uses. */
 #include "runtime/data.h"
 
+#include "runtime/base/numbers.h"
 #include "runtime/base/platform.h"
 
 #include <stdlib.h>
@@ -244,9 +245,8 @@ static kva_status check_rank(const kva_data_options *o, kva_diag *diag) {
   return kva_error(diag, NULL, "data: rank %d is not one of %d", o->rank, world);
 }
 
-kva_status kva_data_open(const char *text, const kva_data_options *options, kva_diag *diag,
-                         kva_data_source *out_source) {
-  *out_source = (kva_data_source){0};
+static kva_status open_text(const char *text, const kva_data_options *options, kva_diag *diag,
+                            kva_data_source *out_source) {
   kva_arena *arena = kva_arena_create();
   kva_data_spec *specs;
   int n;
@@ -255,5 +255,14 @@ kva_status kva_data_open(const char *text, const kva_data_options *options, kva_
   if (!status && n > 1) status = kva_data_open_mixture(n, specs, options, diag, out_source);
   if (!status && n == 1) status = kva_data_open_spec(specs, options, diag, out_source);
   kva_arena_destroy(arena);
+  return status;
+}
+
+kva_status kva_data_open(const char *text, const kva_data_options *options, kva_diag *diag,
+                         kva_data_source *out_source) {
+  *out_source = (kva_data_source){0};
+  locale_t before = kva_numbers_enter();
+  kva_status status = open_text(text, options, diag, out_source);
+  kva_numbers_leave(before);
   return status;
 }

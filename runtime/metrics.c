@@ -409,9 +409,7 @@ static bool parse_number(line_parser *p, double *out) {
   size_t n = 0;
   while (p->at < p->end && n + 1 < sizeof number && strchr("+-.0123456789eE", *p->at) && *p->at) number[n++] = *p->at++;
   number[n] = 0;
-  char *rest;
-  *out = strtod(number, &rest);
-  return n && !*rest;
+  return kva_parse_double(number, out);
 }
 
 static bool parse_object(line_parser *p, bool metrics);

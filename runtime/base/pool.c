@@ -10,6 +10,7 @@
  *
  * Threads spin before they sleep: a futex wake takes 20 to 45 us, the spin loop 0.1 us. The bound keeps an idle pool
  * from occupying cores. */
+#include "runtime/base/numbers.h"
 #include "runtime/base/platform.h"
 
 #include <linux/futex.h>
@@ -112,6 +113,7 @@ static void *work(void *argument) {
   const worker *self = argument;
   kva_pool *pool = self->pool;
   unsigned ticket = 0;
+  (void)kva_numbers_enter();
   for (;;) {
     ticket = next_ticket(pool, ticket);
     if (atomic_load(&pool->stop)) return NULL;

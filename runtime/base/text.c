@@ -1,5 +1,6 @@
 /* Growable text for printers and messages. */
 #include "runtime/base/memory.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/trap.h"
 
 #include <errno.h>
@@ -82,12 +83,8 @@ static void add_decimal(kva_text *text, const char *scientific, double v, int di
   }
 }
 
-static void add_shortest(kva_text *text, double v, bool is_f32) {
-  if (!isfinite(v)) {
-    kva_text_add(text, "%s", isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
-    return;
-  }
-  /* 9 and 17 digits always suffice (Steele and White, PLDI 1990). */
+/* 9 and 17 digits always suffice (Steele and White, PLDI 1990). */
+static void add_finite(kva_text *text, double v, bool is_f32) {
   int most = is_f32 ? 9 : 17;
   char s[40];
   for (int digits = 1; digits <= most; digits++) {
@@ -97,6 +94,16 @@ static void add_shortest(kva_text *text, double v, bool is_f32) {
     add_decimal(text, s, back, digits);
     return;
   }
+}
+
+static void add_shortest(kva_text *text, double v, bool is_f32) {
+  if (!isfinite(v)) {
+    kva_text_add(text, "%s", isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
+    return;
+  }
+  locale_t before = kva_numbers_enter();
+  add_finite(text, v, is_f32);
+  kva_numbers_leave(before);
 }
 
 void kva_text_add_double(kva_text *text, double v) {
@@ -110,8 +117,10 @@ void kva_text_add_float(kva_text *text, float v) {
 /* ERANGE is also said of subnormal numbers, which are numbers like others. */
 bool kva_parse_double(const char *text, double *out) {
   char *end;
+  locale_t before = kva_numbers_enter();
   errno = 0;
   *out = strtod(text, &end);
+  kva_numbers_leave(before);
   return end != text && !*end && (errno != ERANGE || (*out != 0 && isfinite(*out)));
 }
 

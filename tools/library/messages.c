@@ -1,4 +1,5 @@
 /* From diagnostics and failures to what callers of kvasir.h get: a status and a list of messages. */
+#include "runtime/base/numbers.h"
 #include "runtime/base/trap.h"
 #include "tools/library/library.h"
 
@@ -85,11 +86,19 @@ static kvasir_status run_trapped(kva_library_work work, void *job, kva_diag *dia
   return status_of(status);
 }
 
+/* The program may have chosen a locale, which numbers of models and of code must not follow. */
+static kvasir_status run_in_c(kva_library_work work, void *job, kva_diag *diag) {
+  locale_t before = kva_numbers_enter();
+  kvasir_status status = run_trapped(work, job, diag);
+  kva_numbers_leave(before);
+  return status;
+}
+
 kvasir_status kva_library_call(kva_library_work work, void *job, kvasir_messages **out_messages) {
   if (out_messages) *out_messages = NULL;
   kva_diag *diag = kva_diag_create();
   if (!diag) return KVASIR_NO_MEMORY;
-  kvasir_status status = run_trapped(work, job, diag);
+  kvasir_status status = run_in_c(work, job, diag);
   if (out_messages)
     *out_messages = messages_of(diag);
   else

@@ -126,3 +126,19 @@ PY
 expect 1 run "${lm[@]}" -D layers=2 --weights "$work/bit.safetensors" "${shapes[@]}"
 says "bit.safetensors: error: damaged checkpoint: its sum is "
 expect 0 run "${lm[@]}" -D layers=2 --weights "$work/other.safetensors" "${shapes[@]}"
+
+# Weights of another program may have more than an ONNX model, but not than a .kv model.
+expect 0 train models/mlp.kv --steps 1 --batch 1 --eval-every 0 --checkpoint "$work/mlp"
+expect 0 export models/mlp.kv -o "$work/mlp.onnx"
+python3 - "$work/mlp/step-0000000001.safetensors" "$work/more.safetensors" <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read().replace(b"kvasir.", b"others.")
+n, = struct.unpack_from("<Q", data)
+header, body = json.loads(data[8:8 + n]), data[8 + n:]
+header["batches"] = {"dtype": "F32", "shape": [1], "data_offsets": [len(body), len(body) + 4]}
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + body + bytes(4))
+PY
+expect 0 run "$work/mlp.onnx" --weights "$work/more.safetensors" "${shapes[@]}"
+expect 1 run models/mlp.kv --weights "$work/more.safetensors" "${shapes[@]}"
+says "belong to no parameter or constant of 'mlp': 'batches'"

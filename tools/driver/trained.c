@@ -71,9 +71,18 @@ static bool is_of_training(const source *s, const char *name) {
   return false;
 }
 
-/* What a model has no use for belongs to another one, as by -D layers=2 instead of 1. */
+static bool has_parameters(const kva_module *m) {
+  for (uint32_t i = 0; i < m->states.len; i++)
+    if (m->states.data[i]->kind == KVA_STATE_PARAM) return true;
+  return false;
+}
+
+/* What a model has no use for belongs to another one, as by -D layers=2 instead of 1. Files of another program for an
+ * ONNX model may have more: an export leaves out what inference does not need. */
 static kva_status check_surplus(const source *s, const kva_module *m, const char *path) {
   kva_text surplus = {0};
+  bool own = kva_safetensors_metadata(kva_shards_head(s->file), KVA_FORMAT_KEY);
+  if (!own && !has_parameters(m)) return KVA_OK;
   for (int64_t i = 0; i < kva_shards_count(s->file); i++) {
     kva_tensor t;
     const char *name = kva_shards_at(s->file, i, &t);

@@ -22,7 +22,7 @@ enum {
   LOOKS = 100,   /* at most */
 };
 
-static kva_comm *joined; /* until kva_comm_destroy */
+static kva_comm *joined; /* until kva_comm_destroy; after a failure to the end */
 
 int kva_comm_rank(const kva_comm *c) {
   return c ? c->rank : 0;
@@ -134,9 +134,10 @@ static kva_status allocate(kva_comm *c) {
 static kva_status initialise(kva_comm *c) {
   int initialised = 0, threads = 0;
   KVA_TRY(kva_comm_check(c, "MPI_Initialized", c->mpi.Initialized(&initialised)));
-  c->finalizes = !initialised;
+  snprintf(c->name, sizeof c->name, "a process that cannot join (pid %ld)", (long)getpid());
   if (!initialised)
     KVA_TRY(kva_comm_check(c, "MPI_Init_thread", c->mpi.Init_thread(NULL, NULL, KVA_MPI_THREAD_SERIALIZED, &threads)));
+  c->finalizes = !initialised;
   KVA_TRY(kva_comm_check(c, "MPI_Query_thread", c->mpi.Query_thread(&threads)));
   kva_comm_thread_init(c, threads >= KVA_MPI_THREAD_SERIALIZED);
   KVA_TRY(kva_comm_check(c, "MPI_Comm_set_errhandler", c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return)));
@@ -149,6 +150,8 @@ static kva_status initialise(kva_comm *c) {
   return KVA_OK;
 }
 
+/* What fails after MPI has started ends the others at exit, when the message is printed: MPI_Finalize would wait for
+ * them. */
 kva_status kva_comm_create(kva_diag *diag, kva_comm **out_comm) {
   *out_comm = NULL;
   KVA_ASSERT(!joined);
@@ -159,13 +162,14 @@ kva_status kva_comm_create(kva_diag *diag, kva_comm **out_comm) {
     status = kva_fail(diag, KVA_MISSING, NULL, "%s does not start: %s", c->mpi.version, c->error);
   if (status == KVA_OK && (status = allocate(c)) != KVA_OK)
     status = kva_fail(diag, status, NULL, "no memory for a communicator");
-  if (status != KVA_OK) {
+  if (status != KVA_OK && !c->finalizes) {
     release(c);
     return status;
   }
-  joined = *out_comm = c;
+  joined = c;
   (void)atexit(abandon);
-  return KVA_OK;
+  if (status == KVA_OK) *out_comm = c;
+  return status;
 }
 
 void kva_comm_destroy(kva_comm *c, int code) {

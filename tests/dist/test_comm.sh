@@ -28,6 +28,28 @@ for launcher in "${launchers[@]}"; do
   done
 done
 
+# A process that cannot join ends the others, which wait for it. This library is Open MPI's, but for one function.
+library=$(ldconfig -p | sed -n 's/.*libmpi.so.40 .*=> //p' | head -1)
+if [ -z "${KVASIR_SANITIZED:-}" ] && [[ " ${launchers[*]} " == *openmpi* ]] && [ -n "$library" ] && command -v cc >/dev/null; then
+  launcher=mpirun.openmpi
+  cat >"$work/mpi.c" <<'END'
+int PMPI_Comm_size(void *comm, int *size);
+int PMPI_Comm_rank(void *comm, int *rank);
+int MPI_Comm_size(void *comm, int *size);
+int MPI_Comm_size(void *comm, int *size) {
+  int rank = 0;
+  (void)PMPI_Comm_rank(comm, &rank);
+  return rank ? 1 : PMPI_Comm_size(comm, size);
+}
+END
+  cc -shared -fPIC -o "$work/libmpi.so" "$work/mpi.c" "$library"
+  code=0
+  KVASIR_MPI_LIBRARY=$work/libmpi.so ranks 2 "$KVASIR_COMM" 2 leave || code=$?
+  [ "$code" -ne 0 ] && [ "$code" -ne 124 ] || fail "a process that cannot join: exit code $code"
+  says "MPI_Comm_size failed"
+  says "ends the other processes"
+fi
+
 # Without a launcher a process is alone; without a library the message says what to install.
 "$KVASIR_COMM" 1 >"$work/out" 2>&1 || fail "alone: exit code $?"
 code=0

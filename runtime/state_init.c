@@ -31,7 +31,7 @@ static void store(kva_dtype t, void *data, int64_t i, double v) {
   if (kva_dtype_is_float(t))
     kva_store_f64(t, data, i, v);
   else
-    kva_store_i64(t, data, i, (int64_t)v);
+    kva_store_i64(t, data, i, kva_load_i64(KVA_F64, &v, 0)); /* clamps */
 }
 
 static double load(const kva_tensor *t, int64_t i) {

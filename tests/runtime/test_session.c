@@ -44,6 +44,27 @@ static void states_follow_their_initialisers(void **unused) {
   kva_session_destroy(s);
 }
 
+/* Values beyond int64 are its ends, and NaN is 0, as in casts. */
+static void integers_are_clamped(void **unused) {
+  (void)unused;
+  static const double values[] = {7.9, -7.9, 1e30, -1e30, INFINITY, NAN};
+  static const int64_t expected[] = {7, -7, INT64_MAX, INT64_MIN, INT64_MAX, 0};
+  kva_state_desc states[N_STATES];
+  kva_artifact a = sample_artifact;
+  memcpy(states, sample_states, sizeof states);
+  a.states = states;
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+    states[S_STEP].init = KVA_STATE_INIT_CONSTANT;
+    states[S_STEP].init_a = values[i];
+    kva_session *s = NULL;
+    kva_tensor step;
+    assert_int_equal(kva_session_create(&a, NULL, NULL, &s), KVA_OK);
+    assert_true(kva_session_state(s, "step", &step));
+    assert_true(*(const int64_t *)step.data == expected[i]);
+    kva_session_destroy(s);
+  }
+}
+
 /* "w", which a program writes, is the session's own. */
 static void read_only_states_may_stay_in_the_artifact(void **unused) {
   (void)unused;
@@ -312,6 +333,7 @@ static void threads_do_not_change_bits(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(states_follow_their_initialisers),
+      cmocka_unit_test(integers_are_clamped),
       cmocka_unit_test(read_only_states_may_stay_in_the_artifact),
       cmocka_unit_test(copies_follow_what_a_caller_writes),
       cmocka_unit_test(normal_and_uniform_have_their_moments),

@@ -68,8 +68,15 @@ static kva_status put_window(const token_data *d, bool evaluation, int64_t windo
   return KVA_OK;
 }
 
+static int64_t all_windows_of(const token_data *d, bool evaluation, int64_t length) {
+  int64_t n = 0;
+  for (int i = 0; i < d->n_files; i++) n += windows_of(&d->files[i], evaluation, length);
+  return n;
+}
+
 static kva_status no_windows(const token_data *d, int64_t length, bool evaluation, kva_diag *diag) {
-  if (!d->documents || !d->order.eval) return kva_data_no_rows("data 'tokens'", &d->order, 0, evaluation, diag);
+  int64_t training = all_windows_of(d, false, length);
+  if (!d->documents || !d->order.eval) return kva_data_no_rows("data 'tokens'", &d->order, training, evaluation, diag);
   return kva_error(
       diag, NULL,
       "data 'tokens': the documents for %s have no window of %lld tokens; give another eval=X, or split=end",
@@ -81,8 +88,7 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
   static const char *const names[] = {"tokens", "targets"};
   const token_data *d = self;
   KVA_TRY(kva_data_check_sequences("tokens", 2, names, d->length, n, tensors, diag));
-  int64_t batch = tensors[0].dims[0], windows = 0;
-  for (int i = 0; i < d->n_files; i++) windows += windows_of(&d->files[i], evaluation, tensors[0].dims[1]);
+  int64_t batch = tensors[0].dims[0], windows = all_windows_of(d, evaluation, tensors[0].dims[1]);
   for (int64_t r = 0; r < batch; r++) {
     int64_t (*row)(const kva_data_order *, int64_t, uint64_t, int64_t, bool, int64_t, int64_t) =
         d->documents ? kva_data_row_of : kva_data_row;

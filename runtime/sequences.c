@@ -113,7 +113,8 @@ static kva_tensor tensor_of(const kva_buffer_desc *b) {
 static kva_status add_table(kva_sequences *q, int32_t input, kva_diag *diag) {
   const char *name = input_desc(q->desc, input)->name;
   long long rows = 0, window = 0;
-  if (sscanf(name, "pages_%lld_%lld", &rows, &window) < 1 || rows < 1 || KVA_MARK_ROWS % rows || window < 0)
+  int end = 0, n = sscanf(name, "pages_%9lld%n_%9lld%n", &rows, &end, &window, &end);
+  if (n < 1 || name[end] || rows < 1 || KVA_MARK_ROWS % rows || window < 0)
     return kva_error(diag, NULL,
                      "input '%s' is no table of pages: expected pages_R or pages_R_W, with R rows that divide %d", name,
                      KVA_MARK_ROWS);

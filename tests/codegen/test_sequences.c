@@ -318,7 +318,8 @@ static void rows_of_any_size_do_not_run_again(void **state) {
 /* Names that only a damaged artefact has. */
 static void tables_are_checked(void **state) {
   (void)state;
-  static const char *const names[] = {"pages_0", "pages_48", "pages_-64", "pages_x", "pages_64_-3"};
+  static const char *const names[] = {"pages_0",     "pages_48",   "pages_-64", "pages_x",
+                                      "pages_64_-3", "pages_64_x", "pages_64_"};
   model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL});
   const kva_program *p = kva_session_program_desc(m.session, kva_session_program(m.session, "decode"));
   const char **name = NULL;

@@ -7,6 +7,7 @@
  * Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002), fewer than four times on average. */
 #include "runtime/data.h"
 
+#include "runtime/base/numbers.h"
 #include "runtime/base/platform.h"
 
 #include <math.h>
@@ -104,7 +105,9 @@ int64_t kva_data_length(const char *text) {
   kva_data_spec *specs;
   int n = 0;
   int64_t length = 0;
+  locale_t before = kva_numbers_enter();
   if (kva_data_parse(text, arena, NULL, &n, &specs) != KVA_OK) n = 0;
+  kva_numbers_leave(before);
   for (int i = 0; i < n && !length; i++) length = specs[i].length;
   kva_arena_destroy(arena);
   return length;

@@ -106,6 +106,7 @@ static void data_are_named_alike(void **unused) {
   kva_data_source s;
   kva_data_options options = {.vocab = 9, .n_inputs = 1, .inputs = inputs};
   assert_int_equal(kva_data_open("random:weight=0.5;random:weight=1.5", &options, NULL, &s), KVA_OK);
+  assert_int_equal(kva_data_length("random:weight=0.5,length=8;random:weight=1.5"), 8);
   s.destroy(s.self);
   must_print("0,5");
 }

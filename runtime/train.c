@@ -321,7 +321,7 @@ static kva_checkpoint describe(const kva_trainer *t) {
   const kva_train_options *o = &t->options;
   const float *weight_decay = setting(t, "train.weight_decay"), *clip = setting(t, "train.clip");
   return (kva_checkpoint){.weight_decay = weight_decay ? *weight_decay : 0,
-                          .clip = clip ? *clip : 0,
+                          .clip = clip && *clip < FLT_MAX ? *clip : 0, /* as --clip says none */
                           .step = t->done,
                           .steps = o->steps,
                           .batch = o->batch,

@@ -195,6 +195,10 @@ same <(sed 's/"grad_norm": [^,}]*//' a.jsonl | bits /dev/stdin | tr -d ', ') <(b
 expect 0 train decay.kv "${size[@]}" --steps 2 --weight-decay 1e-310 --checkpoint subnormal
 expect 0 train decay.kv "${size[@]}" --steps 4 --weight-decay 1e-310 --checkpoint subnormal --resume
 says "resumed at step 2"
+# No clipping is 0 in messages, too.
+expect 0 train decay.kv "${size[@]}" --steps 2 --clip 0 --checkpoint unclipped
+expect 0 train decay.kv "${size[@]}" --steps 3 --checkpoint unclipped --resume
+says "clipping: was 0 when this was saved, is 1 now"
 expect 2 train decay.kv "${size[@]}" --steps 2 --weight-decay 1e-400
 says "expected a finite number that is not negative"
 

@@ -49,9 +49,9 @@ wait $pid || code=$?
 train 4 --steps 10000000 --checkpoint limit --time-limit 0.3s --checkpoint-every 0
 [ "$(ls limit | wc -l)" -eq 1 ] || fail "--time-limit saves"
 # An evaluation can be interrupted.
-train 4 --steps 3 --eval-batches 1000000000 --eval-every 2 --checkpoint evaluating --time-limit 0.5s
-says "interrupted after step 2, saved in evaluating"
-[ "$(ls evaluating)" = step-0000000002.safetensors ] || fail "an interrupted evaluation saves"
+train 4 --steps 3 --eval-batches 1000000000 --eval-every 1 --checkpoint evaluating --time-limit 0.5s
+says "interrupted after step 1, saved in evaluating"
+[ "$(ls evaluating)" = step-0000000001.safetensors ] || fail "an interrupted evaluation saves"
 train 4 --steps 0 --eval-batches 1000000000 --time-limit 0.5s
 says "interrupted in the evaluation"
 

@@ -557,10 +557,9 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
 
 /* The end of the metrics. */
 static kva_status add_shifts(const run *r, kva_diag *diag) {
-  for (int i = 0; i < 2 * r->result->n_shifts; i++) {
-    kva_metrics *m = r->metrics[i % 2];
-    if (m) KVA_TRY(kva_metrics_add_shift(m, kva_trainer_done(r->trainer), &r->result->shifts[i / 2], diag));
-  }
+  for (int w = 0; w < 2; w++)
+    for (int i = 0; r->metrics[w] && i < r->result->n_shifts; i++)
+      KVA_TRY(kva_metrics_add_shift(r->metrics[w], kva_trainer_done(r->trainer), &r->result->shifts[i], diag));
   return KVA_OK;
 }
 

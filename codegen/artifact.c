@@ -578,7 +578,7 @@ static const kva_kernel_desc *kernel_table(writer *w) {
 static kva_status generate(writer *w, kva_artifact *a) {
   const kva_target *target = kva_codegen_target(w->cg);
   kva_code *code = KVA_NEW(w->arena, kva_code);
-  *code = (kva_code){.format = KVA_CODE_FUNCTIONS};
+  *code = (kva_code){.format = KVA_CODE_FUNCTIONS, .needs = kva_codegen_needs(w->cg)};
   a->codes = code;
   a->n_codes = 1;
   if (target->kind != KVA_TARGET_GPU) return KVA_OK;

@@ -47,6 +47,7 @@ static kva_status cpu_target(kva_codegen *cg, const kva_target_options *options)
   KVA_TRY(kva_cg_describe_cpu(options, cg->arena, cg->diag, &cpu, &cg->target));
   cg->cpu = cpu.name;
   cg->features = cpu.features;
+  cg->needs = cpu.needs;
   cg->triple = cpu.triple;
   cg->foreign = cpu.foreign;
   return KVA_OK;
@@ -83,6 +84,10 @@ void kva_codegen_destroy(kva_codegen *cg) {
   if (cg->object) LLVMDisposeMemoryBuffer(cg->object);
   for (uint32_t i = 0; i < cg->modules.len; i++) kva_cg_destroy_module(cg->modules.data[i]);
   kva_arena_destroy(cg->arena);
+}
+
+const char *kva_codegen_needs(const kva_codegen *cg) {
+  return cg->needs;
 }
 
 const kva_target *kva_codegen_target(const kva_codegen *cg) {

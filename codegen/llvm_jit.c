@@ -54,7 +54,7 @@ kva_status kva_codegen_jit(kva_codegen *cg) {
   if (cg->jit) return KVA_OK;
   if (cg->target.kind == KVA_TARGET_GPU || cg->foreign)
     return kva_error(cg->diag, NULL, "code for %s does not run in this process", cg->target.description);
-  if (!*cg->features) KVA_TRY(kva_cg_check_host(cg->cpu, cg->arena, cg->diag)); /* named; else it is the host's */
+  KVA_TRY(kva_cpu_check(cg->needs, cg->target.description, cg->diag));
   LLVMMemoryBufferRef *objects = KVA_NEW_ARRAY(cg->arena, LLVMMemoryBufferRef, cg->modules.len);
   KVA_TRY(kva_cg_objects(cg, objects));
   kva_status status = kva_cg_check(cg->diag, LLVMOrcCreateLLJIT(&cg->jit, NULL), "starting the JIT");

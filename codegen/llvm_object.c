@@ -262,8 +262,8 @@ static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
 }
 
 static LLVMValueRef code(const writer *w, const kva_code *c) {
-  LLVMValueRef fields[] = {c32(w, c->format), c32(w, 0), string(w, c->arch), tensor(w, c->data, c->bytes),
-                           c64(w, c->bytes)};
+  LLVMValueRef fields[] = {c32(w, c->format), c32(w, 0),          string(w, c->arch), tensor(w, c->data, c->bytes),
+                           c64(w, c->bytes),  string(w, c->needs)};
   return RECORD(w, kva_code, fields);
 }
 

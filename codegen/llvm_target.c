@@ -25,17 +25,19 @@ typedef struct cpu_row {
   int vector_bits;
   uint32_t dots;     /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2, KVA_TARGET_AMX */
   int machine;       /* index in machines */
-  const char *needs; /* x86: features, by LLVM's names, of which code may make use */
+  const char *needs; /* kva_code.needs */
 } cpu_row;
 #define SIGNED KVA_TARGET_DOT4_SIGNED
 #define DOTS   (KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED)
 /* Of CPUs with AVX512_BF16. Measured on Zen 5: as many vdpbf16ps as FMAs in a time, so twice the products. On Intel's
  * FMAs of converted elements are no slower; those have AMX. */
 #define ZEN (KVA_TARGET_DOT4 | KVA_TARGET_DOT2)
-#define V2  "cx16,popcnt,sse4.2"
-#define V3  V2 ",avx2,bmi,bmi2,f16c,fma,lzcnt,movbe"
+#define V2  "popcnt,sse4.2"
+#define V3  V2 ",avx2,bmi,bmi2,fma"
 #define V4  V3 ",avx512bw,avx512cd,avx512dq,avx512f,avx512vl"
 #define ICE V4 ",avx512bitalg,avx512ifma,avx512vbmi,avx512vbmi2,avx512vnni,avx512vpopcntdq,gfni"
+#define A76 "dotprod,fullfp16,lse"
+#define V1  A76 ",bf16,i8mm,sve"
 static const cpu_row cpus[] = {
     {"x86-64", 128, 0, X86, ""},
     {"x86-64-v2", 128, 0, X86, V2},
@@ -46,20 +48,19 @@ static const cpu_row cpus[] = {
     {"skylake-avx512", 512, 0, X86, V4},
     {"cascadelake", 512, KVA_TARGET_DOT4, X86, V4 ",avx512vnni"},
     {"icelake-server", 512, KVA_TARGET_DOT4, X86, ICE},
-    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86,
-     ICE ",amx-bf16,amx-int8,amx-tile,avx512bf16,avx512fp16,avxvnni"},
-    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 ",avxvnni,gfni"},
+    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86, ICE ",amx-tile,avx512bf16"},
+    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 ",gfni"},
     {"znver1", 256, 0, X86, V3 ",sse4a"},
     {"znver2", 256, 0, X86, V3 ",sse4a"},
     {"znver3", 256, 0, X86, V3 ",sse4a"},
     {"znver4", 512, ZEN, X86, ICE ",avx512bf16,sse4a"},
-    {"znver5", 512, ZEN, X86, ICE ",avx512bf16,avxvnni,sse4a"},
+    {"znver5", 512, ZEN, X86, ICE ",avx512bf16,sse4a"},
     {"cortex-a72", 128, 0, AARCH64, ""},
-    {"cortex-a76", 128, SIGNED, AARCH64, ""},
-    {"neoverse-n1", 128, SIGNED, AARCH64, ""},
-    {"apple-m1", 128, SIGNED, AARCH64, ""},
-    {"neoverse-v1", 128, DOTS, AARCH64, ""},
-    {"neoverse-n2", 128, DOTS, AARCH64, ""},
+    {"cortex-a76", 128, SIGNED, AARCH64, A76},
+    {"neoverse-n1", 128, SIGNED, AARCH64, A76},
+    {"apple-m1", 128, SIGNED, AARCH64, A76},
+    {"neoverse-v1", 128, DOTS, AARCH64, V1},
+    {"neoverse-n2", 128, DOTS, AARCH64, V1},
 };
 
 static const cpu_row *find_cpu(const char *name) {
@@ -159,13 +160,6 @@ static int cores_of_this_machine(void) {
   return n < MAX_CORES ? (int)n : MAX_CORES;
 }
 
-/* `feature`, of this length, is in a list of LLVM's: "+avx2,-sse4a". */
-static bool has_feature(const char *list, const char *feature, size_t length) {
-  for (const char *at = list; (at = strchr(at, '+')); at++)
-    if (!strncmp(at + 1, feature, length) && (!at[1 + length] || at[1 + length] == ',')) return true;
-  return false;
-}
-
 /* LLVM does not check the memory of its C strings: NULL is one that found none. */
 static char *own_string(kva_arena *arena, char *llvm_string) {
   if (!llvm_string) kva_fatal_memory("out of memory: LLVM asked for a string");
@@ -191,19 +185,18 @@ static void describe_cpu(const kva_target_options *options, const machine_row *r
   snprintf(out->description, sizeof out->description, "%s %s %d-bit", row->arch, cpu->name, bits);
 }
 
-kva_status kva_cg_check_host(const char *cpu, kva_arena *arena, kva_diag *diag) {
-  const cpu_row *row = find_cpu(cpu);
-  const char *host = own_string(arena, LLVMGetHostCPUFeatures());
-  for (const char *f = row ? row->needs : ""; *f;) {
+/* Those of LLVM's list, "+avx2,-sse4a", that another CPU may lack. */
+static const char *needs_of(const char *features, kva_arena *arena) {
+  kva_text needs = {0};
+  for (const char *f = features; *f; f += *f == ',') {
     size_t length = strcspn(f, ",");
-    if (!has_feature(host, f, length))
-      return kva_fail(diag, KVA_MISSING, NULL, "code for %s does not run on this machine, which has no %.*s", cpu,
-                      (int)length, f);
-    f += length + (f[length] == ',');
+    if (*f == '+' && kva_cpu_has(f + 1, length - 1))
+      kva_text_add(&needs, "%s%.*s", needs.len ? "," : "", (int)length - 1, f + 1);
+    f += length;
   }
-  bool tiles = row && row->dots & KVA_TARGET_AMX;
-  if (!tiles || kva_tiles_permit()) return KVA_OK;
-  return kva_fail(diag, KVA_MISSING, NULL, "code for %s does not run here: the system permits no tiles (AMX)", cpu);
+  const char *copy = kva_arena_strdup(arena, kva_text_string(&needs));
+  kva_text_free(&needs);
+  return copy;
 }
 
 kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag, kva_cg_cpu *out_cpu,
@@ -216,6 +209,8 @@ kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *are
   out_cpu->name =
       own ? own_string(arena, LLVMGetHostCPUName()) : kva_arena_strdup(arena, options->cpu ? options->cpu : row->cpu);
   out_cpu->features = own ? own_string(arena, LLVMGetHostCPUFeatures()) : "";
+  const cpu_row *named = own ? NULL : find_cpu(out_cpu->name);
+  out_cpu->needs = named ? named->needs : needs_of(out_cpu->features, arena);
   out_cpu->triple = own_string(arena, options->triple || out_cpu->foreign ? LLVMNormalizeTargetTriple(row->triple)
                                                                           : LLVMGetDefaultTargetTriple());
   describe_cpu(options, row, out_cpu, out_target);

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 13u
+#define KVA_ABI_VERSION 14u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -331,6 +331,7 @@ typedef struct kva_code {
   const char *arch; /* "sm_80"; NULL for functions */
   const void *data;
   int64_t bytes;
+  const char *needs; /* functions: features that the CPU must have (kva_cpu_check), or NULL */
 } kva_code;
 
 typedef struct kva_artifact {
@@ -364,7 +365,7 @@ _Static_assert(sizeof(kva_condition) == 40, "abi");
 _Static_assert(sizeof(kva_program) == 96, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 208, "abi");
-_Static_assert(sizeof(kva_code) == 32, "abi");
+_Static_assert(sizeof(kva_code) == 40, "abi");
 _Static_assert(sizeof(kva_artifact) == 104, "abi");
 
 #endif

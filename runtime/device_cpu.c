@@ -23,9 +23,8 @@ static void destroy(kva_device *d) {
 }
 
 static kva_status load(kva_device *d, const kva_artifact *a, kva_diag *diag) {
-  (void)diag;
   ((cpu_device *)d)->artifact = a;
-  return KVA_OK;
+  return kva_cpu_check(a->codes[kva_device_code(&kva_device_cpu, a, 0)].needs, a->target, diag);
 }
 
 static kva_status allocate(kva_device *d, int64_t bytes, kva_block *out_block) {

@@ -202,7 +202,6 @@ kva_status kva_session_create(const kva_artifact *artifact, const kva_session_op
   if (!out_session) return kva_error(diag, NULL, "kva_session_create: out_session must not be null");
   *out_session = NULL;
   if (!artifact) return kva_error(diag, NULL, "kva_session_create: the artefact must not be null");
-  kva_tiles_permit(); /* code for this machine may have been built where there are some */
   KVA_TRY(kva_artifact_check(artifact, diag));
   KVA_TRY(check_processes(artifact, options ? options->comm : NULL, diag));
   const kva_allocator *allocator = options ? options->allocator : NULL;

@@ -113,6 +113,16 @@ expect 0 build "$work/half.kv" --exe --target x86-64-v2 -o "$work/half"
 expect 0 run "$work/half.kv" --pin N=100
 cmp -s "$work/out" "$work/half.out" || fail "halves and doubles on x86-64-v2"
 
+# A program says what its CPU lacks. No CPU has both AMX and SSE4a.
+refused=0
+for cpu in sapphirerapids znver4; do
+  expect 0 build models/mlp.kv --pin B=1 --pin T=4 --exe --target $cpu -o "$work/$cpu"
+  "$work/$cpu" >"$work/out" 2>"$work/err" && continue
+  grep -F "does not run on this machine, which has no " "$work/err" >/dev/null || fail "$cpu: no reason"
+  refused=$((refused + 1))
+done
+[ $refused != 0 ] || fail "no program is refused"
+
 # Texts, alone and for several targets.
 for kind in ir kernel llvm asm header plan; do
   expect 0 build models/mlp.kv --emit=$kind -o "$work/text"

@@ -22,6 +22,11 @@ for model in mlp lm; do
   close "$work/here/logits.npy" "$work/there/logits.npy" 2e-5 || fail "$model: other numbers on aarch64"
 done
 
+expect 0 build models/mlp.kv --target neoverse-n1 --exe --runtime "$work/runtime" -o "$work/newer"
+on_aarch64 neoverse-n1 "$work/newer" -i "$work/tokens.npy" >"$work/out" || fail "neoverse-n1 under qemu"
+on_aarch64 cortex-a72 "$work/newer" -i "$work/tokens.npy" >"$work/out" 2>"$work/err" && fail "an older CPU runs it"
+grep -F "which has no dotprod" "$work/err" >/dev/null || fail "no reason for an older CPU"
+
 # Angles of any size: their reduction is code of the model.
 cat >"$work/angles.kv" <<'KV'
 model angles (float[8] x) => (float[8] s, float[8] c) {

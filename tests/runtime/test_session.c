@@ -309,6 +309,19 @@ static void outputs_may_alias(void **unused) {
   kva_session_destroy(s);
 }
 
+static void code_for_another_cpu_is_refused(void **unused) {
+  (void)unused;
+  kva_artifact a = sample_artifact;
+  a.codes = &(const kva_code){.format = KVA_CODE_FUNCTIONS, .needs = "mmx9"};
+  kva_diag *diag = kva_diag_create();
+  kva_session *s;
+  assert_int_equal(kva_session_create(&a, NULL, diag, &s), KVA_MISSING);
+  assert_null(s);
+  const char *text = kva_diag_message(diag, 0, NULL, NULL);
+  assert_non_null(strstr(text, "code for c does not run on this machine, which has no mmx9"));
+  kva_diag_destroy(diag);
+}
+
 static void threads_do_not_change_bits(void **unused) {
   (void)unused;
   enum { ROWS = 1001, COLUMNS = 97, BYTES = ROWS * COLUMNS * 4 };
@@ -343,6 +356,7 @@ int main(void) {
       cmocka_unit_test(bad_calls_say_what_is_wrong),
       cmocka_unit_test(constants_and_overflow),
       cmocka_unit_test(outputs_may_alias),
+      cmocka_unit_test(code_for_another_cpu_is_refused),
       cmocka_unit_test(threads_do_not_change_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

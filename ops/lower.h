@@ -21,6 +21,11 @@ struct kva_lower {
 };
 /* Operand of an elementwise node at result index idx: aligns ranks from the right; extents of 1 use index 0. */
 kva_kval kva_lower_broadcast(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
+/* a * b + c in a sum of products: rounded once where the target has an instruction for that, else twice. */
+static inline kva_kval kva_lower_multiply_add(kva_lower *l, kva_kval a, kva_kval b, kva_kval c) {
+  if (kva_target_has(l->target, KVA_TARGET_FMA)) return kva_k_op(l->kb, KVA_K_fma, a, b, c);
+  return kva_k2(l->kb, KVA_K_add, kva_k2(l->kb, KVA_K_mul, a, b), c);
+}
 static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {
   return n->operands[i].value->type;
 }

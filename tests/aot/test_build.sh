@@ -113,6 +113,12 @@ expect 0 build "$work/half.kv" --exe --target x86-64-v2 -o "$work/half"
 expect 0 run "$work/half.kv" --pin N=100
 cmp -s "$work/out" "$work/half.out" || fail "halves and doubles on x86-64-v2"
 
+# Products round twice there, in place of FMAs in double.
+echo 'model product (float[64, 64] a, float[64, 64] b) => (float[64, 64] y) { y = kv.matmul (a, b) }' >"$work/product.kv"
+expect 0 build "$work/product.kv" --emit=asm --target x86-64-v2 -o "$work/product.s"
+grep -F mulps "$work/product.s" >/dev/null || fail "a product for x86-64-v2 without mulps"
+grep -F cvtps2pd "$work/product.s" >/dev/null && fail "a product for x86-64-v2 goes through double"
+
 # A program says what its CPU lacks. No CPU has both AMX and SSE4a.
 refused=0
 for cpu in sapphirerapids znver4; do

@@ -330,7 +330,7 @@ static void multiply_add(const kva_query_tile *s, const tile *t, const kva_expr 
   kva_kval x = kva_query_tile_far(s, p->operand, p->head, at, p->by_row ? t->k : row);
   kva_kval y = kva_k_load(s->kb, p->in, kva_query_tile_at(s, t->k, lane));
   kva_kval acc = kva_k_load(s->kb, s->acc, kva_query_tile_at(s, r, lane));
-  kva_k_store(s->kb, s->acc, kva_query_tile_at(s, r, lane), kva_k_op(s->kb, KVA_K_fma, x, y, acc));
+  kva_k_store(s->kb, s->acc, kva_query_tile_at(s, r, lane), kva_lower_multiply_add(s->l, x, y, acc));
 }
 
 /* Adds steps begin .. end to the lanes of a tile. */

@@ -76,7 +76,7 @@ static void add_channel(const one_query *o, const kva_expr *r, const kva_expr *d
   for (int64_t g = 0; g < o->group; g++) {
     const kva_expr *head = num(o, g), *score = at(o, head, s->block, r);
     kva_kval q = kva_k_load(s->kb, o->q, at(o, head, s->a.D, d));
-    kva_k_store(s->kb, o->scores, score, kva_k_op(s->kb, KVA_K_fma, key, q, kva_k_load(s->kb, o->scores, score)));
+    kva_k_store(s->kb, o->scores, score, kva_lower_multiply_add(s->l, key, q, kva_k_load(s->kb, o->scores, score)));
   }
 }
 
@@ -145,7 +145,7 @@ static void multiply_values(const one_query *o, const kva_expr *g, kva_kval resc
   const kva_expr *key = kva_query_tile_clamp_far(s, plus(o, o->key0, k->var));
   kva_kloop *d = loop(o, KVA_K_VECTOR, s->a.D_v, "d");
   kva_kval v = kva_query_tile_far(s, KVA_ATTENTION_V, s->h_kv, key, d->var);
-  kva_k_store(s->kb, o->part, d->var, kva_k_op(s->kb, KVA_K_fma, v, p, kva_k_load(s->kb, o->part, d->var)));
+  kva_k_store(s->kb, o->part, d->var, kva_lower_multiply_add(s->l, v, p, kva_k_load(s->kb, o->part, d->var)));
   kva_k_loop_end(s->kb, d);
   kva_k_loop_end(s->kb, k);
   scale(o, o->part, num(o, 0), o->y, g, NULL);

@@ -437,7 +437,8 @@ static kva_kval word_from(const channels *x, element_fn element, const kva_expr 
 
 static kva_kval product_of(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p,
                            kva_kval sum) {
-  if (x->word == 1) return kva_k_op(x->kb, KVA_K_fma, image_element(x, r, q, j, p), filter_element(x, r, q, j, p), sum);
+  if (x->word == 1)
+    return kva_lower_multiply_add(x->l, image_element(x, r, q, j, p), filter_element(x, r, q, j, p), sum);
   kva_kval a = word_from(x, image_element, r, q, j, p), b = word_from(x, filter_element, r, q, j, p);
   bool first = kva_operand_type(x->n, 0)->dtype == KVA_U8; /* dot4 takes the unsigned factor first */
   return kva_k_op(x->kb, KVA_K_dot4, first ? a : b, first ? b : a, sum);

@@ -200,7 +200,7 @@ static void add_block(const skinny *x, const kva_expr *k0, const kva_expr *n) {
   const kva_expr *at = block_at(x, r->var, j->var);
   kva_contract_at where = column_at(x, k0, plus(x, x->col0, j->var));
   kva_kval factor = x->c->b_factor(x->c, &where), sum = kva_k_load(x->kb, x->sums, at);
-  kva_k_store(x->kb, x->block, at, kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at)));
+  kva_k_store(x->kb, x->block, at, kva_lower_multiply_add(x->c->l, sum, factor, kva_k_load(x->kb, x->block, at)));
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, r);
 }
@@ -287,7 +287,7 @@ static void add_registers(const skinny *x, few rows, const kva_expr *k0) {
     kva_kval sum = kva_k_load(x->kb, x->acc, sum_at(x, r, j->var));
     if (x->factor_block) {
       kva_kval factor = ahead_of(x, x->c->b_factor, k0, j->var);
-      sum = kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at));
+      sum = kva_lower_multiply_add(x->c->l, sum, factor, kva_k_load(x->kb, x->block, at));
     }
     kva_k_store(x->kb, x->block, at, sum);
     kva_k_loop_end(x->kb, j);

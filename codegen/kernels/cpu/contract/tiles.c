@@ -359,7 +359,7 @@ static void add_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, con
   const kva_expr *at = kva_tile_block(x, s->tile, r, j);
   kva_kval factor = kva_k_load(x->kb, x->factors, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
   kva_kval sum = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
-  kva_k_store(x->kb, x->block, at, kva_k_op(x->kb, KVA_K_fma, sum, factor, kva_k_load(x->kb, x->block, at)));
+  kva_k_store(x->kb, x->block, at, kva_lower_multiply_add(x->c->l, sum, factor, kva_k_load(x->kb, x->block, at)));
 }
 
 /* Rows past the edge read whatever the panel holds, if there is one; their sums are never stored. */

@@ -1,5 +1,6 @@
 /* Hyper-parameters and pins, which the command line may change. A value comes from -D name=value, else from the preset,
- * else from the default, which may use earlier hyper-parameters. It keeps the kind of its default. */
+ * else from the default, which may use earlier hyper-parameters. It has the kind of its annotation, else of its
+ * default. */
 #include "frontend/kv_elaborate.h"
 
 #include <errno.h>
@@ -107,26 +108,39 @@ static kva_el_value default_value(kva_elab *e, const kva_ast_attr *a) {
                       kva_el_kind_name(&v));
 }
 
-static kva_el_value from_preset(kva_elab *e, const kva_ast_attr *a, const char *name, kva_el_value otherwise) {
-  kva_el_value v = default_value(e, a);
-  if (v.kind == otherwise.kind || v.kind == KVA_EL_ERROR || otherwise.kind == KVA_EL_NOTHING) return v;
-  if (v.kind == KVA_EL_INT && otherwise.kind == KVA_EL_FLOAT) return kva_el_float(v.f);
-  return kva_el_error(e, a->name.token, "the hyper-parameter '%s' is %s; the preset makes it %s", name,
-                      kva_el_kind_name(&otherwise), kva_el_kind_name(&v));
+/* The words of `head: int = d / heads`. */
+static const char *const annotations[] = {[KVA_EL_INT] = "int",
+                                          [KVA_EL_FLOAT] = "float",
+                                          [KVA_EL_BOOL] = "bool",
+                                          [KVA_EL_STRING] = "string",
+                                          [KVA_EL_LIST] = "list"};
+enum { N_ANNOTATIONS = sizeof annotations / sizeof *annotations };
+
+/* Of values: what the annotation says, else the kind of the default. */
+static kva_el_kind kind_of(const kva_ast_attr *a, kva_el_kind otherwise) {
+  for (int kind = 0; a->type && kind < N_ANNOTATIONS; kind++)
+    if (annotations[kind] && !strcmp(annotations[kind], a->type)) return (kva_el_kind)kind;
+  return otherwise;
 }
 
-/* `head: int = d / heads` */
+static const char *kind_name(kva_el_kind kind) {
+  return kva_el_kind_name(&(kva_el_value){.kind = kind});
+}
+
+static kva_el_value from_preset(kva_elab *e, const kva_ast_attr *a, const char *name, kva_el_kind kind) {
+  kva_el_value v = default_value(e, a);
+  if (v.kind == kind || v.kind == KVA_EL_ERROR || kind == KVA_EL_NOTHING) return v;
+  if (v.kind == KVA_EL_INT && kind == KVA_EL_FLOAT) return kva_el_float(v.f);
+  return kva_el_error(e, a->name.token, "the hyper-parameter '%s' is %s; the preset makes it %s", name, kind_name(kind),
+                      kind_name(v.kind));
+}
+
 static kva_el_value check_annotation(kva_elab *e, const kva_ast_attr *a, kva_el_value v) {
-  static const char *const words[] = {[KVA_EL_INT] = "int",
-                                      [KVA_EL_FLOAT] = "float",
-                                      [KVA_EL_BOOL] = "bool",
-                                      [KVA_EL_STRING] = "string",
-                                      [KVA_EL_LIST] = "list"};
-  if (!a->type || v.kind == KVA_EL_ERROR || !strcmp(words[v.kind], a->type)) return v;
+  if (!a->type || v.kind == KVA_EL_ERROR || !strcmp(annotations[v.kind], a->type)) return v;
   if (v.kind == KVA_EL_INT && !strcmp(a->type, "float")) return kva_el_float(v.f);
   if (v.kind != KVA_EL_FLOAT) {
     return kva_el_error(e, a->name.token, "the hyper-parameter '%s' must be of type %s, found %s", a->name.text,
-                        a->type, kva_el_kind_name(&v));
+                        a->type, kind_name(v.kind));
   }
   return kva_el_error(e, a->name.token, "the hyper-parameter '%s' must be of type %s, found %.10g", a->name.text,
                       a->type, v.f);
@@ -138,15 +152,16 @@ static kva_el_value chosen_value(const hyper *h, const kva_ast_attr *a) {
   const kva_ast_attr *preset = preset_attr(h, name);
   kva_el_value v = default_value(e, a), defined;
   if (v.kind == KVA_EL_ERROR) return v;
-  if (!given && preset) return from_preset(e, preset, name, v);
+  kva_el_kind kind = kind_of(a, v.kind);
+  if (!given && preset) return from_preset(e, preset, name, kind);
   if (!given && v.kind == KVA_EL_NOTHING) {
     return kva_el_error(e, a->name.token, "the hyper-parameter '%s' has no default: give it with -D %s=...", name,
                         name);
   }
   if (!given) return v;
-  if (v.kind == KVA_EL_NOTHING) return guess(e, given);
-  if (parse_as(e, v.kind, given, &defined)) return defined;
-  return kva_el_error(e, a->name.token, "the hyper-parameter '%s' is %s; '-D %s=%s' is not", name, kva_el_kind_name(&v),
+  if (kind == KVA_EL_NOTHING) return guess(e, given);
+  if (parse_as(e, kind, given, &defined)) return defined;
+  return kva_el_error(e, a->name.token, "the hyper-parameter '%s' is %s; '-D %s=%s' is not", name, kind_name(kind),
                       name, given);
 }
 

@@ -86,6 +86,17 @@ static void presets_are_weaker_than_defines(void **state) {
   ASSERT_RESULT(text, DEFINES({"preset", "huge"}), 302);
 }
 
+/* Also where the default, which is not taken, is of another kind: 7 / 2. */
+static void annotations_say_what_values_are(void **state) {
+  (void)state;
+  const char *text =
+      "model m <a = 7, b: int = a / 2, c: float = 1> (float[1] x) => (float[1] y) { y = x * (b + c / 2) }\n"
+      "preset \"p\" <b = 5>\n";
+  ASSERT_RESULT(text, DEFINES({"b", "3"}), 3.5);
+  ASSERT_RESULT(text, DEFINES({"preset", "p"}), 5.5);
+  ASSERT_RESULT(text, DEFINES({"a", "8"}, {"c", "3"}), 5.5);
+}
+
 static void pins_replace_symbols(void **state) {
   (void)state;
   kva_load_options options = {.n_pins = 1, .pins = (kva_define[]){{"T", "3"}}};
@@ -309,6 +320,7 @@ int main(void) {
       cmocka_unit_test(compile_time_values),
       cmocka_unit_test(hyper_parameters_come_from_the_command_line),
       cmocka_unit_test(presets_are_weaker_than_defines),
+      cmocka_unit_test(annotations_say_what_values_are),
       cmocka_unit_test(pins_replace_symbols),
       cmocka_unit_test(loops_and_conditions_unroll),
       cmocka_unit_test(functions_inline),

@@ -223,17 +223,16 @@ void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, 
   if (!e->onnx.b.graph) return;
   if (!c->has_operands) {
     kva_el_error(e, x->first, "'%s' is called without operands; write %s <...> (...)", c->name, c->name);
-  } else if (enter_call(e, x)) {
-    if ((def || function) && !kva_el_spend(e, x->first, STEPS_OF_A_CALL))
-      n = 0;
-    else if (def)
-      call_def(e, x, label, def, n, out);
-    else if (function)
-      call_onnx_function(e, x, function, n, out);
-    else if (!strcmp(c->domain, "kv"))
-      kva_el_kv_op(e, x, n, out);
-    else if (n != 1 || !kva_el_builtin(e, x, out))
-      kva_el_onnx_op(e, x, label, n, wanted, out);
+    return;
   }
+  bool enters = enter_call(e, x) && ((!def && !function) || kva_el_spend(e, x->first, STEPS_OF_A_CALL));
+  if (enters && def)
+    call_def(e, x, label, def, n, out);
+  else if (enters && function)
+    call_onnx_function(e, x, function, n, out);
+  else if (enters && !strcmp(c->domain, "kv"))
+    kva_el_kv_op(e, x, n, out);
+  else if (enters && (n != 1 || !kva_el_builtin(e, x, out)))
+    kva_el_onnx_op(e, x, label, n, wanted, out);
   e->depth--;
 }

@@ -95,6 +95,13 @@ static void several_errors_in_one_run(void **state) {
   assert_error(&l, 5, 7, "there is no operator kv.missing");
   assert_int_equal(kva_diag_errors(l.diag), 4); /* and none that follow from these */
   unload(&l);
+  l = load_with("model m (float[2] x) => (float[2] y) {\n  a = kv.exp <k = 1>\n  b = kv.exp <k = 1>\n"
+                "  y = kv.missing(x)\n}",
+                NULL);
+  assert_error(&l, 2, 7, "'exp' is called without operands");
+  assert_error(&l, 3, 7, "'exp' is called without operands");
+  assert_error(&l, 4, 7, "there is no operator kv.missing");
+  unload(&l);
 }
 
 static void names_and_values(void **state) {

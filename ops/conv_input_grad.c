@@ -3,7 +3,8 @@
  *   dx[n,c,i] = sum over m of c's group and taps k with o * stride + k * dilation - pad = i of dy[n,m,o] * w[m,c,k]
  *
  * `spatial` gives the extents of dx, which out does not determine when stride > 1. ONNX's ConvTranspose is this
- * operator. Gradients: conv(g, w) for dy, conv_weight_grad(g, dy) for w. Tolerance 16: as conv. */
+ * operator. Gradients: conv(g, w) for dy, conv_weight_grad(g, dy) for w; where `spatial` has room for more positions
+ * than dy (an output_padding of a stride or more), dy counts as 0 there. Tolerance 16: as conv. */
 #include "ops/conv.h"
 #include "ops/check.h"
 #include "ops/element.h"
@@ -54,18 +55,37 @@ kva_status kva_conv_input_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_
   return KVA_OK;
 }
 
+/* x with zeros after its last positions, or without these, so that its spatial extents are those given. */
+static kva_value *with_extents(kva_builder *b, kva_value *x, const kva_dim *extents) {
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  uint32_t rank = x->type->rank;
+  bool same = true;
+  for (uint32_t k = 0; k < rank && !b->failed; k++) {
+    before[k] = after[k] = kva_expr_const(b->m->exprs, 0);
+    if (k < 2 || x->type->dims[k] == extents[k - 2]) continue;
+    after[k] = kva_expr_sub(b->m->exprs, extents[k - 2], x->type->dims[k]);
+    same = false;
+  }
+  kva_pad_attrs attrs = {.before = {rank, before}, .after = {rank, after}};
+  return same ? x : kva_build(b, KVA_OP_pad, 1, &x, &attrs);
+}
+
 kva_status kva_conv_input_grad_vjp(kva_vjp *c, kva_node *n) {
   const kva_conv_input_grad_attrs *a = n->attrs;
   kva_window window = window_of(n);
-  kva_value *g = c->grad_out[0];
+  kva_value *g = c->grad_out[0], *dy = kva_operand(n, 0);
   if (c->wants[0]) {
     kva_conv_attrs attrs = {.strides = a->strides, .pads = a->pads, .dilations = a->dilations, .group = a->group};
-    c->grad_in[0] = kva_build(c->b, KVA_OP_conv, 2, (kva_value *[]){g, kva_operand(n, 1)}, &attrs);
+    kva_value *grad = kva_build(c->b, KVA_OP_conv, 2, (kva_value *[]){g, kva_operand(n, 1)}, &attrs);
+    c->grad_in[0] = with_extents(c->b, grad, dy->type->dims + 2);
   }
   if (c->wants[1]) {
     kva_conv_weight_grad_attrs attrs = {a->strides,    a->pads, a->dilations, a->group, {window.n, window.kernel},
                                         KVA_DTYPE_NONE};
-    c->grad_in[1] = kva_build(c->b, KVA_OP_conv_weight_grad, 2, (kva_value *[]){g, kva_operand(n, 0)}, &attrs);
+    kva_dim reached[KVA_MAX_RANK];
+    KVA_TRY(kva_window_extents(c->b->m, n, &window, a->spatial.v, reached));
+    kva_value *operands[] = {g, with_extents(c->b, dy, reached)};
+    c->grad_in[1] = kva_build(c->b, KVA_OP_conv_weight_grad, 2, operands, &attrs);
   }
   return KVA_OK;
 }

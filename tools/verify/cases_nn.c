@@ -143,6 +143,12 @@ static const kva_case cases[] = {
      .attrs = "strides=2,3; pads=0,1,2,1; dilations=1,2; group=2; spatial=6,7",
      .in = {{"2,6,3,3"}, {"6,2,3,2"}}},
     {.op = KVA_OP_conv_input_grad, .attrs = "spatial=7", .in = {{"N=0,4,5"}, {"4,3,3"}}},
+    /* room for more positions than dy has, and for fewer */
+    {.op = KVA_OP_conv_input_grad, .attrs = "dilations=2; spatial=10", .in = {{"2,4,5"}, {"4,3,3"}}},
+    {.op = KVA_OP_conv_input_grad,
+     .attrs = "strides=2,1; dilations=3,1; pads=1,0,2,1; spatial=14,8",
+     .in = {{"2,4,5,9"}, {"4,3,3,2"}}},
+    {.op = KVA_OP_conv_input_grad, .attrs = "dilations=2; group=2; spatial=10", .in = {{"N=2,4,T=5"}, {"4,3,3"}}},
     {.op = KVA_OP_conv_input_grad,
      .attrs = "pads=1,1,1,1; spatial=9,30",
      .in = {{"2,17,9,30"}, {"17,5,3,3"}},

@@ -4,11 +4,13 @@
  *
  *   y = x W + s ((x A) B)      A [K, r], B [r, N], s = alpha / r
  *
- * with W frozen, A and B trained. Where the product reads W transposed, y = x W^T + s ((x B^T) A^T), so that the update
- * of W is s A B either way and merging needs no direction. The factor next to x starts normal with deviation
- * 1 / sqrt(its inputs), the other zero: the model begins as it was. The number s is a frozen state, so that a saved
- * file says all that merging needs. Algorithm: one sweep over every function; functions share the states by name.
- * Requires: weights that the product reads directly or through one transposition, as imported. Breaks: nothing. */
+ * with W frozen, A and B trained. Whatever else reads W, as an embedding that the logits share, reads W + s A B. Where
+ * the product reads W transposed, y = x W^T + s ((x B^T) A^T), so that the update of W is s A B either way and merging
+ * needs no direction. The factor next to x starts normal with deviation 1 / sqrt(its inputs), the other zero: the model
+ * begins as it was. The number s is a frozen state, so that a saved file says all that merging needs. Algorithm: a
+ * sweep over every function for the products, which get reads of W of their own, and one for the reads that were there
+ * before; functions share the states by name. Requires: weights that the product reads directly or through one
+ * transposition, as imported. Breaks: nothing. */
 #include "passes/passes_internal.h"
 #include "passes/tune.h"
 
@@ -74,10 +76,20 @@ static kva_value *update_of(kva_builder *b, const kva_node *n, kva_state *w, boo
   return kva_mul(b, update, read(b, scale));
 }
 
+/* The product reads w, or its transpose, by a node of its own. */
+static void read_again(kva_module *m, kva_node *n, kva_state *w) {
+  kva_builder b = kva_builder_before(m, n);
+  b.loc = n->loc;
+  const kva_node *now = kva_operand(n, 1)->def;
+  kva_value *v = read(&b, w);
+  kva_node_set_operand(n, 1, kva_is(now, KVA_OP_transpose) ? kva_build(&b, KVA_OP_transpose, 1, &v, now->attrs) : v);
+}
+
 static bool rewrite(kva_module *m, kva_node *n, const kva_tune_options *o) {
   bool transposed = ((const kva_matmul_attrs *)n->attrs)->transpose_b;
   kva_state *w = weight_of(kva_operand(n, 1), &transposed);
   if (!w || !is_matched(o, w->name)) return false;
+  read_again(m, n, w);
   kva_builder b = kva_builder_before(m, n->next);
   b.loc = n->loc;
   kva_value *update = update_of(&b, n, w, transposed, o);
@@ -85,6 +97,20 @@ static bool rewrite(kva_module *m, kva_node *n, const kva_tune_options *o) {
   kva_value_replace_all_uses(&n->results[0], sum);
   kva_node_set_operand(sum->def, 0, &n->results[0]);
   return true;
+}
+
+/* What still reads an updated weight by the node n reads the sum W + s A B. */
+static void update_read(kva_module *m, kva_node *n) {
+  kva_state *w = ((const kva_state_read_attrs *)n->attrs)->state;
+  kva_state *sa = kva_module_find_state(m, kva_arena_printf(m->arena, "%s" KVA_LORA_A, w->name));
+  if (!sa || !n->results[0].uses) return;
+  kva_state *sb = kva_module_find_state(m, kva_arena_printf(m->arena, "%s" KVA_LORA_B, w->name));
+  kva_state *scale = kva_module_find_state(m, kva_arena_printf(m->arena, "%s" KVA_LORA_SCALE, w->name));
+  kva_builder b = kva_builder_before(m, n->next);
+  b.loc = n->loc;
+  kva_value *update = kva_matmul(&b, read(&b, sa), read(&b, sb), false, false);
+  kva_value *sum = kva_add(&b, read(&b, w), kva_mul(&b, update, read(&b, scale)));
+  kva_value_replace_all_uses(&n->results[0], sum);
 }
 
 static kva_status check_options(kva_module *m, const kva_tune_options *o) {
@@ -100,12 +126,15 @@ kva_status kva_add_lora(kva_module *m, const kva_pass_options *options, bool *ch
   const kva_tune_options *o = options->tune;
   if (!o || !o->lora.n) return kva_error(m->diag, NULL, "pass 'lora' needs names of weights: --lora PATTERN");
   KVA_TRY(check_options(m, o));
-  uint32_t rewritten = 0;
+  uint32_t rewritten = 0, first_new = m->next_node_id;
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
       next = n->next;
       if (kva_is(n, KVA_OP_matmul)) rewritten += rewrite(m, n, o);
     }
+  for (uint32_t f = 0; f < m->functions.len; f++)
+    for (kva_node *n = m->functions.data[f]->graph->first; n; n = n->next)
+      if (n->id < first_new && kva_is(n, KVA_OP_state_read)) update_read(m, n);
   *changed = rewritten > 0;
   if (rewritten) return KVA_OK;
   return kva_error(m->diag, NULL, "--lora: what it matches is the second operand of no matrix product");

@@ -165,6 +165,31 @@ static void test_lora_of_a_transposed_weight(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* The product, its transpose, a product from the left and an embedding share a weight. */
+static const char shared[] = "module \"t\"\n"
+                             "state float[6, 6] \"w\" : param ~ normal(0.4)\n"
+                             "main (int64[5] ids) => (float[5, 6] y) {\n"
+                             "  w = kv.state_read <state = \"w\"> ()\n"
+                             "  x = kv.gather <axis = 0> (w, ids)\n"
+                             "  t = kv.transpose <perm = [1, 0]> (w)\n"
+                             "  h = kv.tanh (kv.matmul (x, w))\n"
+                             "  z = kv.matmul <transpose_b = true> (w, kv.matmul (h, t))\n"
+                             "  y = kv.matmul <transpose_a = true, transpose_b = true> (z, t)\n"
+                             "}\n";
+
+static void test_lora_of_a_shared_weight(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load_text(shared, diag);
+  const char *const lora[] = {"w"};
+  kva_tune_options o = {.lora = {1, lora}, .lora_rank = 2, .lora_alpha = 20};
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.tune = &o}), KVA_OK);
+  int64_t ids[5] = {4, 0, 5, 0, 2};
+  kva_tensor in = {.dtype = KVA_I64, .rank = 1, .dims = {5}, .data = ids};
+  check_merge(m, load_text(shared, diag), &in, diag);
+  kva_diag_destroy(diag);
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static const char convolution[] =
@@ -249,9 +274,9 @@ static void test_weights_of_another_shape(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lora_language_model),        cmocka_unit_test(test_lora_of_a_transposed_weight),
-      cmocka_unit_test(test_initialisers_train_by_name), cmocka_unit_test(test_patterns_without_match),
-      cmocka_unit_test(test_weights_of_another_shape),
+      cmocka_unit_test(test_lora_language_model),     cmocka_unit_test(test_lora_of_a_transposed_weight),
+      cmocka_unit_test(test_lora_of_a_shared_weight), cmocka_unit_test(test_initialisers_train_by_name),
+      cmocka_unit_test(test_patterns_without_match),  cmocka_unit_test(test_weights_of_another_shape),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -221,6 +221,21 @@ def open_key():
     return Server(environment={"KVASIR_API_KEY": "secret"})
 
 
+def first_step_counts():
+    """A text runs from its first step on, which may be its only one: the end of the server waits for texts that run."""
+    with Server("-D", "d=256", "-D", "layers=4", "--context", "600") as s:
+        for i in range(20):
+            seen = []
+            client = threading.Thread(target=s.complete, kwargs=dict(prompt=f"{i:2} " + "x" * 509, max_tokens=1))
+            client.start()
+            while client.is_alive():
+                seen.append(s.metric("texts_running"))
+            client.join()
+            if 1 in seen:
+                return
+    raise AssertionError("no text ran")
+
+
 def full_queue_and_end():
     s = Server("--batch", "1", "--queue", "2", "--context", "2000")
     assert s.ask("POST", "/v1/completions", {"prompt": "a", "n": 3})[0] == 429
@@ -243,6 +258,6 @@ if __name__ == "__main__":
         for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
             test(server)
             print("%-20s %.2f s" % (test.__name__, time.time() - start))
-    for test in (keys, taken_port, quantised, full_queue_and_end):
+    for test in (keys, taken_port, quantised, first_step_counts, full_queue_and_end):
         test()
         print("%-20s %.2f s" % (test.__name__, time.time() - start))

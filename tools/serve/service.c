@@ -11,7 +11,7 @@ struct kva_service {
   kva_completion *first, **last; /* that wait */
   int64_t max_waiting;
   bool stops;
-  kva_service_stats stats; /* as of the last step */
+  kva_service_stats stats; /* of the engine: as of the last step, with the texts that came since */
 };
 
 /* Cancelled texts leave the queue at once: their clients are gone. */
@@ -41,6 +41,7 @@ static void admit(kva_service *s) {
     s->stats.waiting--;
     kva_engine_add(s->engine, c);
   }
+  s->stats.engine = kva_engine_get_stats(s->engine);
 }
 
 static void end_each(kva_completion *c) {

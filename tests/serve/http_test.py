@@ -99,13 +99,14 @@ def refusals(s):
                        ({"prompt": "a", "stream": 1}, "true or false"), ({"prompt": "a", "logprobs": 3}, "logprobs"),
                        ({"prompt": "a", "suffix": "b"}, "suffix"), ({"prompt": "a", "messages": []}, "messages"), ({"prompt": "a", "colour": 1}, "colour"),
                        ({"prompt": "a" * 300}, "takes 300 together"), ({"prompt": "a" * 200, "max_tokens": 101}, "takes 300 together"),
-                       ({"prompt": "a", "max_tokens": 301}, "max_tokens: expected")]:
+                       ({"prompt": "a", "max_tokens": 301}, "max_tokens: expected"), ({"prompt": "a", "x" + "\u00e9" * 99: 1}, "not known")]:
         refused(400, says, body)
     for messages, says in [([], "not empty"), ([{"role": "cook", "content": "a"}], "the role"), ([{"role": "user"}], "content that is text"),
                            ([{"role": "user", "content": [{"type": "image_url"}]}], "content that is text"),
                            ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "the last message")]:
         refused(400, says, {"messages": messages}, "/v1/chat/completions")
     refused(404, "does not exist", {"prompt": "a", "model": "gpt-9"})
+    refused(404, "does not exist", {"prompt": "a", "model": "x" + "\u00e9" * 99})  # a message has a part of it
     refused(404, "nothing here", None, "/v1/nothing", "GET")
     refused(405, "another method", None, "/v1/completions", "GET")
 

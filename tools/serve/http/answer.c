@@ -66,7 +66,7 @@ static const char *finish_name(const kva_completion *c) {
   return c->finish == KVA_FINISH_LENGTH ? "length" : "stop";
 }
 
-static json_t *text_of(const char *data, size_t size) {
+json_t *kva_http_text(const char *data, size_t size) {
   kva_text valid = {0};
   kva_utf8_add_valid(data, size, &valid);
   json_t *text = json_stringn_nocheck(valid.len ? valid.data : "", valid.len);
@@ -87,7 +87,7 @@ static json_t *usage_of(const kva_job *j) {
 
 static json_t *choice_of(const kva_job *j, int64_t i) {
   const kva_completion *c = &j->texts[i];
-  json_t *text = text_of(c->text.data, c->text.len);
+  json_t *text = kva_http_text(c->text.data, c->text.len);
   if (j->chat)
     return json_pack("{s:I, s:{s:s, s:o}, s:n, s:s}", "index", (json_int_t)i, "message", "role", "assistant", "content",
                      text, "logprobs", "finish_reason", finish_name(c));
@@ -141,7 +141,7 @@ static void add_begin(kva_job *j) {
 
 static void add_fresh(kva_job *j, int64_t i) {
   kva_choice *c = &j->choices[i];
-  json_t *text = text_of(c->fresh.data, c->fresh.len);
+  json_t *text = kva_http_text(c->fresh.data, c->fresh.len);
   c->fresh.len = 0;
   add_chunk(j,
             j->chat

@@ -53,8 +53,8 @@ static result send_json(kva_server *s, struct MHD_Connection *c, unsigned status
 
 static result send_error(kva_server *s, struct MHD_Connection *c, const kva_http_error *e) {
   return send_json(s, c, e->status,
-                   json_pack("{s:{s:s%, s:s, s:n, s:s?}}", "error", "message", e->message, strlen(e->message), "type",
-                             e->type, "param", "code", e->code));
+                   json_pack("{s:{s:o, s:s, s:n, s:s?}}", "error", "message",
+                             kva_http_text(e->message, strlen(e->message)), "type", e->type, "param", "code", e->code));
 }
 
 static result refuse(kva_server *s, struct MHD_Connection *c, unsigned status, const char *type, const char *code,

@@ -109,7 +109,9 @@ static kva_status make_engine(serving *s, kva_module *m) {
   KVA_TRY(kva_decoder_create(m, s->tokenizer, &compiled, s->diag, &s->decoder));
   KVA_TRY(fit_context(s, kva_decoder_context(s->decoder)));
   const kva_engine_options options = {.slots = o->batch, .capacity = s->server.context, .prefixes = o->prefixes};
-  return kva_engine_create(kva_decoder_session(s->decoder), s->tokenizer, &options, s->diag, &s->engine);
+  KVA_TRY(kva_engine_create(kva_decoder_session(s->decoder), s->tokenizer, &options, s->diag, &s->engine));
+  s->server.tokens = kva_engine_tokens(s->engine);
+  return KVA_OK;
 }
 
 static void print_address(const serving *s, const kva_server *server) {

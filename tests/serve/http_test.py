@@ -205,6 +205,14 @@ def taken_port():
         assert done.returncode == 1 and done.stderr.endswith(": Address already in use\n"), done
 
 
+def bytes_alone():
+    """A model of the 256 bytes: the end of texts is no token of it."""
+    with Server("-D", "vocab=256") as s:
+        status, text = s.ask("POST", "/v1/completions", {"prompt": [97, 256]})
+        assert status == 400 and "tokens from 0 to 255" in text, text
+        assert s.complete(prompt=[97, 255])["usage"]["prompt_tokens"] == 2
+
+
 def quantised():
     with tempfile.TemporaryDirectory() as folder:
         run, packed = folder + "/run", folder + "/packed.safetensors"
@@ -259,6 +267,6 @@ if __name__ == "__main__":
         for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
             test(server)
             print("%-20s %.2f s" % (test.__name__, time.time() - start))
-    for test in (keys, taken_port, quantised, first_step_counts, full_queue_and_end):
+    for test in (keys, taken_port, bytes_alone, quantised, first_step_counts, full_queue_and_end):
         test()
         print("%-20s %.2f s" % (test.__name__, time.time() - start))

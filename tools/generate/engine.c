@@ -344,6 +344,10 @@ int64_t kva_engine_free_slots(const kva_engine *e) {
   return e->o.slots - e->stats.running;
 }
 
+int64_t kva_engine_tokens(const kva_engine *e) {
+  return e->drawable;
+}
+
 void kva_engine_add(kva_engine *e, kva_completion *c) {
   slot *s = e->slots;
   while (s->c) s++;

@@ -33,6 +33,8 @@ void kva_engine_destroy(kva_engine *e);
  * slot. prompt_tokens < capacity; max_tokens beyond the capacity ends with KVA_FINISH_LENGTH earlier. */
 void kva_engine_add(kva_engine *e, kva_completion *c);
 int64_t kva_engine_free_slots(const kva_engine *e);
+/* Tokens that the model and the tokenizer have: the numbers below. */
+int64_t kva_engine_tokens(const kva_engine *e);
 /* Reads a chunk of a prompt, and makes a token of every text that is read. Texts with `cancelled` end. On failure all
  * texts end with KVA_FINISH_FAILED; diag has the reason. */
 KVA_MUST_USE kva_status kva_engine_step(kva_engine *e, kva_diag *diag);

@@ -109,7 +109,7 @@ static bool add_text(kva_job *j, const char *text, size_t size, kva_http_error *
 
 static bool add_tokens(kva_job *j, const json_t *list, kva_http_error *e) {
   kva_token_ids *ids = add_prompt(j);
-  int64_t known = kva_tokenizer_vocab(j->server->tokenizer);
+  int64_t known = j->server->o.tokens;
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *v = json_array_get(list, i);
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= known)

@@ -12,6 +12,7 @@ typedef struct kva_server_options {
   const kva_chat *chat;        /* NULL: no chats */
   int64_t context, max_tokens; /* of a text with its prompt; that a request may ask for */
   int64_t max_body, max_texts, connections;
+  int64_t tokens; /* prompts have numbers below it */
 } kva_server_options;
 
 typedef struct kva_server kva_server;

@@ -91,6 +91,27 @@ static void wrong_bytes_are_replaced(void **unused) {
   kva_tokenizer_destroy(t);
 }
 
+static kva_status encode_with(kva_tokenizer *t, const char *text) {
+  kva_token_ids ids = {0};
+  int64_t replaced;
+  kva_status status = kva_tokenizer_encode(t, text, strlen(text), NULL, &ids, &replaced);
+  free(ids.data);
+  return status;
+}
+
+/* A text on which a regular expression takes too many steps is refused, the next one is not. */
+static void a_refused_text_leaves_no_trace(void **unused) {
+  (void)unused;
+  const char json[] = "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": "
+                      "{\"Regex\": \"(?:a+)+b|a\"}}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, "
+                      "\"merges\": []}}";
+  kva_tokenizer *t;
+  assert_int_equal(kva_tokenizer_parse("t.json", json, strlen(json), NULL, &t), KVA_OK);
+  assert_int_equal(encode_with(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac"), KVA_UNSUPPORTED);
+  assert_int_equal(encode_with(t, "aaa"), KVA_OK);
+  kva_tokenizer_destroy(t);
+}
+
 static void ends_of_documents(void **unused) {
   (void)unused;
   kva_tokenizer *gpt2 = open_named("gpt2"), *llama3 = open_named("llama3"), *llama2 = open_named("llama2"),
@@ -231,6 +252,7 @@ int main(void) {
       cmocka_unit_test(numbers_are_those_of_the_reference),
       cmocka_unit_test(decoding_gives_the_text_back),
       cmocka_unit_test(wrong_bytes_are_replaced),
+      cmocka_unit_test(a_refused_text_leaves_no_trace),
       cmocka_unit_test(ends_of_documents),
       cmocka_unit_test(what_is_not_supported_is_named),
       cmocka_unit_test(changed_files_do_no_harm),

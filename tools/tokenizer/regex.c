@@ -198,8 +198,10 @@ bool kva_regex_find(kva_regex *r, const char *text, size_t size, size_t at, size
   return true;
 }
 
-bool kva_regex_exceeded(const kva_regex *r) {
-  return r->exceeded;
+bool kva_regex_exceeded(kva_regex *r) {
+  bool exceeded = r->exceeded;
+  r->exceeded = false;
+  return exceeded;
 }
 
 #define TEXT_OF(x)   #x

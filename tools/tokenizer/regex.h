@@ -14,7 +14,8 @@ void kva_regex_release(kva_regex *r);
 /* The first match at or after `at`, in valid UTF-8; false: none, or a bound on steps was exceeded
  * (kva_regex_exceeded). Uses memory of the regex: one thread at a time. */
 bool kva_regex_find(kva_regex *r, const char *text, size_t size, size_t at, size_t *out_begin, size_t *out_end);
-bool kva_regex_exceeded(const kva_regex *r);
+/* Whether a search since the last call exceeded it. */
+bool kva_regex_exceeded(kva_regex *r);
 /* Version of PCRE2. Static storage. */
 const char *kva_regex_version(void);
 

@@ -147,7 +147,8 @@ def cases():
              "kvasir kvasirs (kvasir) kvasir_x", "a <mask> b<mask>c", "a<b>  b", "<|endoftext|>x<|end_of_text|> <|begin_of_text|>",
              "<s>text</s> <unk> <user> x", "[UNK] <0x41> <0xZZ>", "▁already ▁▁ marked▁", "ⓐⓑ 🄰🄱 ﬁ ǅ ʰ ª", "foo_bar.baz(qux) == 0x1F; // path/to/file",
              "\t\tint main(void) {\n\t\treturn 0;\n\t}\n", "ỒỐ ồố 각가 ಠ_ಠ क्षत्रिय", "AbC ABc aBC HTTPServer iPhone 'S'T", "!!!???...   \n   ",
-             "\u1100\u1161\u11a8\uac00\u11a7 \u1e69\u0323\u0307 q\u0307\u0323 \u212b\u2126 \u0344 \u0958 <e\u0301> <\u00e9>"]
+             "\u1100\u1161\u11a8\uac00\u11a7 \u1e69\u0323\u0307 q\u0307\u0323 \u212b\u2126 \u0344 \u0958 <e\u0301> <\u00e9>",
+             "unassigned \u0378 \U000e0fff"]
     r = random.Random(7)
     alphabet = ["a", "b", "e", "t", " ", " ", "  ", "\n", "\r", "\t", "1", "2", "'", "s", "S", "re", ".", "-", "é", "ß", "日", "😀", "\u0301", "ſ",
                 "<", ">", "<mask>", "kvasir", "▁", "\u00a0", "Б", "_", "the", "ing"]

@@ -56,7 +56,7 @@ size_t kva_char_without_nonspacing(uint32_t c, uint32_t out[3]) {
 size_t kva_char_without_controls(uint32_t c, uint32_t out[3]) {
   utf8proc_category_t k = category(c);
   bool blank = c == '\t' || c == '\n' || c == '\r';
-  bool other = k == UTF8PROC_CATEGORY_CN || (k >= UTF8PROC_CATEGORY_CC && k <= UTF8PROC_CATEGORY_CO);
+  bool other = k >= UTF8PROC_CATEGORY_CC && k <= UTF8PROC_CATEGORY_CO;
   return itself_unless(!blank && (other || c == 0xFFFD), kva_is_space(c) ? ' ' : c, out);
 }
 

@@ -14,7 +14,7 @@ typedef size_t (*kva_char_map)(uint32_t c, uint32_t out[3]);
 size_t kva_char_lower(uint32_t c, uint32_t out[3]);
 size_t kva_char_without_marks(uint32_t c, uint32_t out[3]);          /* categories M */
 size_t kva_char_without_nonspacing(uint32_t c, uint32_t out[3]);     /* category Mn */
-size_t kva_char_without_controls(uint32_t c, uint32_t out[3]);       /* as BERT: categories C; white space is ' ' */
+size_t kva_char_without_controls(uint32_t c, uint32_t out[3]);       /* as BERT: C but Cn; white space is ' ' */
 size_t kva_char_with_spaced_ideographs(uint32_t c, uint32_t out[3]); /* as BERT */
 
 /* Normal forms of the Unicode standard, annex 15. */

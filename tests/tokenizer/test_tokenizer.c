@@ -1,10 +1,12 @@
 /* Tokenizers against the numbers of the reference package; hostile files. */
 #include "tools/tokenizer/tokenizer.h"
+#include "tools/tokenizer/unicode.h"
 
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static kva_tokenizer *open_named(const char *name) {
@@ -110,6 +112,27 @@ static void a_refused_text_leaves_no_trace(void **unused) {
   assert_int_equal(encode_with(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac"), KVA_UNSUPPORTED);
   assert_int_equal(encode_with(t, "aaa"), KVA_OK);
   kva_tokenizer_destroy(t);
+}
+
+/* Marks in the wrong order, as many as a request may have: their canonical order, in seconds. */
+static void many_marks_are_ordered(void **unused) {
+  (void)unused;
+  enum { PAIRS = 1 << 18, SECONDS = 60 };
+  kva_text mixed = {0}, ordered = {0}, forms[2] = {{0}, {0}};
+  kva_text_add(&mixed, "q");
+  kva_text_add(&ordered, "q");
+  for (int i = 0; i < PAIRS; i++) kva_text_add(&mixed, "\xCC\x80\xCC\x96"); /* U+0300 is above, U+0316 below */
+  for (int i = 0; i < 2 * PAIRS; i++) kva_text_add(&ordered, i < PAIRS ? "\xCC\x96" : "\xCC\x80");
+  alarm(SECONDS);
+  kva_normalize(mixed.data, mixed.len, KVA_NFC, &forms[0]);
+  kva_normalize(ordered.data, ordered.len, KVA_NFC, &forms[1]);
+  alarm(0);
+  assert_string_equal(forms[0].data, ordered.data);
+  assert_string_equal(forms[1].data, ordered.data);
+  kva_text_free(&mixed);
+  kva_text_free(&ordered);
+  kva_text_free(&forms[0]);
+  kva_text_free(&forms[1]);
 }
 
 static void ends_of_documents(void **unused) {
@@ -253,6 +276,7 @@ int main(void) {
       cmocka_unit_test(decoding_gives_the_text_back),
       cmocka_unit_test(wrong_bytes_are_replaced),
       cmocka_unit_test(a_refused_text_leaves_no_trace),
+      cmocka_unit_test(many_marks_are_ordered),
       cmocka_unit_test(ends_of_documents),
       cmocka_unit_test(what_is_not_supported_is_named),
       cmocka_unit_test(changed_files_do_no_harm),

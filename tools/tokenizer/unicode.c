@@ -76,18 +76,61 @@ size_t kva_char_with_spaced_ideographs(uint32_t c, uint32_t out[3]) {
   return 3;
 }
 
-static bool add_form(const char *text, size_t size, int options, kva_text *out) {
-  utf8proc_uint8_t *form = NULL;
-  utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &form,
-                                    (utf8proc_option_t)(options | UTF8PROC_STABLE));
-  if (n >= 0) kva_text_add_bytes(out, (const char *)form, (size_t)n);
-  free(form);
-  return n >= 0;
+typedef utf8proc_int32_t code_point;
+
+/* Appends what the characters of a text become: code points. */
+static void decompose(const char *text, size_t size, int options, kva_text *out) {
+  enum { LONGEST = 18 }; /* U+FDFA */
+  int boundary = 0;
+  for (size_t at = 0, n; at < size; at += n) {
+    code_point c = (code_point)kva_utf8_get(text + at, &n), parts[LONGEST];
+    utf8proc_ssize_t k = utf8proc_decompose_char(c, parts, LONGEST, (utf8proc_option_t)options, &boundary);
+    KVA_ASSERT(k >= 0 && k <= LONGEST);
+    kva_text_add_bytes(out, (const char *)parts, (size_t)k * sizeof *parts);
+  }
+}
+
+static utf8proc_propval_t class_of(code_point c) {
+  return utf8proc_get_property(c)->combining_class;
+}
+
+/* By combining class; those of one stay in their order. */
+static void sort_marks(code_point *c, size_t n, code_point *room) {
+  enum { CLASSES = 256 };
+  size_t starts[CLASSES + 1] = {0};
+  for (size_t i = 0; i < n; i++) starts[class_of(c[i]) + 1]++;
+  for (size_t k = 1; k < CLASSES; k++) starts[k] += starts[k - 1];
+  for (size_t i = 0; i < n; i++) room[starts[class_of(c[i])]++] = c[i];
+  memcpy(c, room, n * sizeof *c);
+}
+
+/* The canonical order of marks that follow each other. utf8proc_map exchanges neighbours, which takes the square of
+ * their number: minutes for a text of nothing else. */
+static void order(code_point *c, size_t n) {
+  code_point *room = malloc((n + 1) * sizeof *room);
+  KVA_ASSERT(room);
+  for (size_t begin = 0, end; begin < n; begin = end) {
+    for (end = begin + 1; class_of(c[begin]) && end < n && class_of(c[end]);) end++;
+    if (end > begin + 1) sort_marks(c + begin, end - begin, room);
+  }
+  free(room);
+}
+
+static void add_form(const char *text, size_t size, int options, kva_text *out) {
+  kva_text parts = {0};
+  char bytes[4];
+  decompose(text, size, options, &parts);
+  code_point *c = (code_point *)(void *)parts.data;
+  size_t n = parts.len / sizeof *c;
+  order(c, n);
+  n = (size_t)utf8proc_normalize_utf32(c, (utf8proc_ssize_t)n, (utf8proc_option_t)(options | UTF8PROC_STABLE));
+  for (size_t i = 0; i < n; i++) kva_text_add_bytes(out, bytes, kva_utf8_put((uint32_t)c[i], bytes));
+  kva_text_free(&parts);
 }
 
 /* utf8proc composes a Hangul syllable with U+11A7, which is no final consonant, and so loses it. The character composes
  * with nothing: what is before and what is behind are texts of their own. */
-bool kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text *out) {
+void kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text *out) {
   static const int options[KVA_NORMAL_FORMS] = {[KVA_NFC] = UTF8PROC_COMPOSE,
                                                 [KVA_NFD] = UTF8PROC_DECOMPOSE,
                                                 [KVA_NFKC] = UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
@@ -96,12 +139,12 @@ bool kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text
   const char *found;
   while (size && (found = memmem(text, size, apart, 3))) {
     size_t before = (size_t)(found - text);
-    if (before && !add_form(text, before, options[form], out)) return false;
+    if (before) add_form(text, before, options[form], out);
     kva_text_add_bytes(out, apart, 3);
     text += before + 3;
     size -= before + 3;
   }
-  return !size || add_form(text, size, options[form], out);
+  if (size) add_form(text, size, options[form], out);
 }
 
 /* ---- UTF-8 ------------------------------------------------------------------------------------------------------- */

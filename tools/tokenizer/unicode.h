@@ -19,8 +19,8 @@ size_t kva_char_with_spaced_ideographs(uint32_t c, uint32_t out[3]); /* as BERT 
 
 /* Normal forms of the Unicode standard, annex 15. */
 typedef enum kva_normal_form { KVA_NFC, KVA_NFD, KVA_NFKC, KVA_NFKD, KVA_NORMAL_FORMS } kva_normal_form;
-/* Appends the form of valid UTF-8; false: no memory. */
-bool kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text *out);
+/* Appends the form of valid UTF-8. */
+void kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text *out);
 
 /* Writes c (below 0x110000); returns the number of bytes. */
 size_t kva_utf8_put(uint32_t c, char out[4]);

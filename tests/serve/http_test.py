@@ -1,4 +1,5 @@
 """kvasir serve over plain HTTP: texts, streams, what is refused, clients that leave, that send junk, the end."""
+import concurrent.futures
 import json
 import re
 import signal
@@ -245,6 +246,17 @@ def first_step_counts():
     raise AssertionError("no text ran")
 
 
+def silent_client():
+    """A client that is silent for a minute after its text is let go, as one that never asked."""
+    with Server() as s:
+        c = s.connect()
+        c.request("POST", "/v1/completions", json.dumps(asked(0)))
+        assert c.getresponse().read()
+        c.sock.settimeout(100)
+        assert c.sock.recv(1) == b""
+        c.close()
+
+
 def full_queue_and_end():
     s = Server("--batch", "1", "--queue", "2", "--context", "2000")
     assert s.ask("POST", "/v1/completions", {"prompt": "a", "n": 3})[0] == 429
@@ -263,6 +275,7 @@ def full_queue_and_end():
 
 if __name__ == "__main__":
     start = time.time()
+    silent = concurrent.futures.ThreadPoolExecutor().submit(silent_client)  # beside the others: it takes a minute
     with Server("--chat", "plain", "--prefixes", "16") as server:
         for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
             test(server)
@@ -270,3 +283,4 @@ if __name__ == "__main__":
     for test in (keys, taken_port, bytes_alone, quantised, first_step_counts, full_queue_and_end):
         test()
         print("%-20s %.2f s" % (test.__name__, time.time() - start))
+    silent.result()

@@ -260,9 +260,10 @@ static result handle(void *user, struct MHD_Connection *c, const char *url, cons
 }
 
 static void completed(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode code) {
-  (void)user, (void)c, (void)code;
+  (void)user, (void)code;
   request *r = *state;
   if (!r) return;
+  MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)READ_SECONDS); /* a text had none */
   kva_text_free(&r->body);
   free(r);
   *state = NULL;

@@ -206,6 +206,12 @@ def taken_port():
         assert done.returncode == 1 and done.stderr.endswith(": Address already in use\n"), done
 
 
+def nothing_said(s):
+    """null is as if the member were not there."""
+    for name in ("best_of", "response_format", "logprobs", "logit_bias", "stop", "n", "seed", "max_tokens", "stream", "stream_options"):
+        assert s.complete(prompt="a", **{name: None})["choices"][0]["index"] == 0, name
+
+
 def bytes_alone():
     """A model of the 256 bytes: the end of texts is no token of it."""
     with Server("-D", "vocab=256") as s:
@@ -277,7 +283,7 @@ if __name__ == "__main__":
     start = time.time()
     silent = concurrent.futures.ThreadPoolExecutor().submit(silent_client)  # beside the others: it takes a minute
     with Server("--chat", "plain", "--prefixes", "16") as server:
-        for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
+        for test in (same_as_generate, ragged_clients, streams, several, refusals, nothing_said, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
             test(server)
             print("%-20s %.2f s" % (test.__name__, time.time() - start))
     for test in (keys, taken_port, bytes_alone, quantised, first_step_counts, full_queue_and_end):

@@ -58,14 +58,13 @@ static bool is_one_of(const char *name, const char *const *names, size_t n) {
 /* Members that say nothing of the texts, or only what is so anyway. */
 static bool is_harmless(const char *name, const json_t *v) {
   static const char *const notes[] = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key"};
-  if (is_one_of(name, notes, sizeof notes / sizeof *notes)) return true;
+  if (json_is_null(v) || is_one_of(name, notes, sizeof notes / sizeof *notes)) return true;
   if (!strcmp(name, "best_of")) return json_is_integer(v) && json_integer_value(v) == 1;
   if (!strcmp(name, "response_format")) {
     const char *type = json_string_value(json_object_get(v, "type"));
     return type && !strcmp(type, "text");
   }
-  return json_is_null(v) || json_is_false(v) || (json_is_object(v) && !json_object_size(v)) ||
-         (json_is_array(v) && !json_array_size(v));
+  return json_is_false(v) || (json_is_object(v) && !json_object_size(v)) || (json_is_array(v) && !json_array_size(v));
 }
 
 static bool check_names(json_t *o, bool chat, kva_http_error *e) {

@@ -2,6 +2,7 @@
 #include "tools/cli.h"
 #include "tools/serve/decoder.h"
 #include "tools/serve/http/server.h"
+#include "tools/tokenizer/unicode.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -75,6 +76,8 @@ static const char *model_name(const char *path, kva_arena *arena) {
 static kva_status settle(serving *s, const char *path) {
   s->server = s->o->server;
   if (!s->server.model) s->server.model = model_name(path, s->arena);
+  if (!kva_utf8_valid(s->server.model, strlen(s->server.model)))
+    return kva_error(s->diag, NULL, "the name of the model is not UTF-8, as answers need it: give another --name");
   if (s->server.max_tokens > s->server.context) s->server.max_tokens = s->server.context;
   if (s->o->tokenizer)
     KVA_TRY(kva_tokenizer_load(s->o->tokenizer, s->diag, &s->tokenizer));

@@ -14,5 +14,6 @@ refused 2 'below 65536' models/lm.kv --port 65536
 refused 2 'at least two tokens' models/lm.kv --context 1
 refused 1 'the model knows 8000 tokens' models/lm.kv
 refused 1 'expected a key' models/lm.kv -D vocab=257 --api-key-file "$work/blank"
+refused 1 'is not UTF-8' models/lm.kv -D vocab=257 -D d=32 -D heads=2 -D layers=1 --name $'\xE8'
 refused 1 'expected an address' models/lm.kv -D vocab=257 -D d=32 -D heads=2 -D layers=1 --host localhost
 python3 tests/serve/http_test.py

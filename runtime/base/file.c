@@ -211,12 +211,21 @@ char *kva_file_temporary(const char *path) {
   return NULL;
 }
 
+/* A program that is written through a link to a file of another mode runs, too. */
+static kva_status let_run(const char *from, const char *path, kva_diag *diag) {
+  struct stat source, st;
+  if (stat(from, &source) || stat(path, &st)) return io_error(diag, "read its mode", path);
+  mode_t mode = (st.st_mode | (source.st_mode & 0111)) & 07777;
+  if (!S_ISREG(st.st_mode) || mode == (st.st_mode & 07777)) return KVA_OK;
+  return chmod(path, mode) ? io_error(diag, "make it executable", path) : KVA_OK;
+}
+
 static kva_status copy_in_place(const char *from, const char *path, kva_diag *diag) {
   kva_file file;
   KVA_TRY(kva_file_map(from, diag, &file));
   kva_status status = write_in_place(path, 1, &(kva_file_part){file.data, file.size}, diag);
   kva_file_unmap(&file);
-  return status;
+  return status == KVA_OK ? let_run(from, path, diag) : status;
 }
 
 kva_status kva_file_place(const char *temporary, const char *path, kva_diag *diag) {

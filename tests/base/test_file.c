@@ -168,9 +168,11 @@ static void place_keeps_links(void **state) {
     char *temporary = kva_file_temporary(path);
     assert_non_null(temporary);
     assert_int_equal(kva_file_write(temporary, "longer", i ? 6 : 5, NULL), KVA_OK);
+    if (i) assert_int_equal(chmod(temporary, 0755), 0);
     assert_int_equal(kva_file_place(temporary, path, NULL), KVA_OK);
     assert_int_equal(access(temporary, F_OK), -1);
     assert_true(!stat(in_root("model/w.bin"), &st) && st.st_size == 5 + i);
+    assert_int_equal(st.st_mode & 0111, i ? 0111 : 0);
     free(temporary);
   }
   assert_true(!lstat(in_root("model/in"), &st) && S_ISLNK(st.st_mode));

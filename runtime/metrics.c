@@ -528,13 +528,17 @@ kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_
   return KVA_OK;
 }
 
-/* Whether a complete line belongs to a step up to `step`, or is the first one of a CSV file. */
+/* Whether a complete line belongs to a step up to `step`, or is the first one of a CSV file. Shifts are the end of a
+ * run, which is written again. A newline ends every comparison and number. */
 static bool is_kept(const char *line, const char *newline, int64_t step) {
-  static const char begin[] = "{\"step\": ";
+  static const char begin[] = "{\"step\": ", shift[] = ", \"event\": \"shift\"", csv_shift[] = ",shift,";
   size_t n = sizeof begin - 1, size = (size_t)(newline + 1 - line);
   if (size == sizeof csv_header - 1 && !memcmp(line, csv_header, size)) return true;
-  if (*line >= '0' && *line <= '9') return strtoll(line, NULL, 10) <= step; /* a newline ends every line here */
-  return size > n && !memcmp(line, begin, n) && strtoll(line + n, NULL, 10) <= step;
+  const char *number = !strncmp(line, begin, n) ? line + n : line;
+  if (*number < '0' || *number > '9') return false;
+  char *rest;
+  if (strtoll(number, &rest, 10) > step) return false;
+  return strncmp(rest, shift, sizeof shift - 1) != 0 && strncmp(rest, csv_shift, sizeof csv_shift - 1) != 0;
 }
 
 kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag) {

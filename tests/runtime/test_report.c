@@ -315,6 +315,27 @@ static void ends_of_runs(void **unused) {
   kva_history_destroy(h);
 }
 
+/* A run that is resumed at step 3 writes what comes after, and the shifts at its end. */
+static void ends_are_cut(void **unused) {
+  (void)unused;
+  static const char json[] = "{\"step\": 3, \"event\": \"step\", \"loss\": 1}\n";
+  static const char csv[] = "step,event,name,value\n3,step,\"loss\",1\n";
+  char text[400];
+  for (int is_csv = 0; is_csv < 2; is_csv++) {
+    snprintf(text, sizeof text, "%s%s", is_csv ? csv : json,
+             is_csv
+                 ? "3,shift,\"a.0.k_current\",1\n4,step,\"loss\",1\n4,st"
+                 : "{\"step\": 3, \"event\": \"shift\", \"layer\": \"a\"}\n{\"step\": 4, \"event\": \"step\"}\n{\"st");
+    write_text(text);
+    assert_int_equal(kva_metrics_cut(path, 3, NULL), KVA_OK);
+    FILE *f = fopen(path, "r");
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    text[n] = 0;
+    fclose(f);
+    assert_string_equal(text, is_csv ? csv : json);
+  }
+}
+
 /* Curves that tempt arithmetic: empty, one point, constant, infinite, huge, negative. */
 static void odd_curves_do_not_break_the_page(void **unused) {
   (void)unused;
@@ -357,6 +378,7 @@ int main(void) {
       cmocka_unit_test(report_contains_its_data),
       cmocka_unit_test(means_of_histories),
       cmocka_unit_test(ends_of_runs),
+      cmocka_unit_test(ends_are_cut),
       cmocka_unit_test(odd_curves_do_not_break_the_page),
   };
   return cmocka_run_group_tests(tests, make_file, remove_file);

@@ -544,7 +544,8 @@ static bool is_kept(const char *line, const char *newline, int64_t step) {
 kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag) {
   kva_file file;
   kva_text kept = {0};
-  if (access(path, F_OK)) return KVA_OK;
+  struct stat st;
+  if (stat(path, &st) || !S_ISREG(st.st_mode)) return KVA_OK; /* a pipe has no lines to take back */
   KVA_TRY(kva_file_map(path, diag, &file));
   const char *at = file.data, *end = at + file.size, *newline;
   for (; at < end && (newline = memchr(at, '\n', (size_t)(end - at))); at = newline + 1)

@@ -32,9 +32,10 @@ train 0 --steps 60 --schedule cosine --warmup 7 --checkpoint killed --resume --m
 same "$(step whole 60)" "$(step killed 60)" "a killed run differs"
 same <(bits whole.jsonl) <(bits killed.jsonl) "the metrics of a killed run differ"
 
-# Repeated at its end.
+# Repeated at its end, also with metrics that cannot be cut.
 train 0 --steps 60 --schedule cosine --warmup 7 --checkpoint killed --resume --metrics killed.jsonl
 same <(bits whole.jsonl) <(bits killed.jsonl) "the metrics of a run that is repeated differ"
+train 0 --steps 60 --schedule cosine --warmup 7 --checkpoint killed --resume --metrics /dev/null
 
 # SIGTERM and the time limit save at the step they end at.
 "$KVASIR" train "$model" "${size[@]}" --data "$data" --steps 10000000 --checkpoint term --keep 1 >"$work/out" 2>&1 &

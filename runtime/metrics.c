@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 typedef struct series {
   char *name;
@@ -531,10 +531,11 @@ kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_
 /* Whether a complete line belongs to a step up to `step`, or is the first one of a CSV file. Shifts are the end of a
  * run, which is written again. A newline ends every comparison and number. */
 static bool is_kept(const char *line, const char *newline, int64_t step) {
-  static const char begin[] = "{\"step\": ", shift[] = ", \"event\": \"shift\"", csv_shift[] = ",shift,";
+  static const char begin[] = "{\"step\":", shift[] = ", \"event\": \"shift\"", csv_shift[] = ",shift,";
   size_t n = sizeof begin - 1, size = (size_t)(newline + 1 - line);
   if (size == sizeof csv_header - 1 && !memcmp(line, csv_header, size)) return true;
   const char *number = !strncmp(line, begin, n) ? line + n : line;
+  while (*number == ' ') number++;
   if (*number < '0' || *number > '9') return false;
   char *rest;
   if (strtoll(number, &rest, 10) > step) return false;

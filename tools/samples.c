@@ -1,11 +1,13 @@
 /* See samples.h. */
 #include "tools/samples.h"
 
+#include "runtime/report.h"
 #include "tools/serve/decoder.h"
 #include "tools/tokenizer/unicode.h"
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 enum { SAMPLE_TOKENS = 64 };
 
@@ -17,6 +19,7 @@ struct kva_samples {
   kva_decoder *decoder;
   kva_token_ids prompt;
   FILE *file;
+  bool begun;
 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -64,9 +67,21 @@ static kva_status take_values(kva_samples *s) {
 
 static kva_status open_file(kva_samples *s) {
   const char *path = s->o->file;
-  s->file = path ? fopen(path, s->o->append ? "ae" : "we") : stdout;
+  s->file = path ? fopen(path, "ae") : stdout;
   const kva_loc loc = {.file = path};
   return s->file ? KVA_OK : kva_error(s->diag, &loc, "cannot be written");
+}
+
+/* A pipe is not opened twice: its reader would see an end. */
+kva_status kva_samples_begin(kva_samples *s, int64_t resumed) {
+  struct stat st;
+  bool begun = s->begun, rewrites = s->o->file && !fstat(fileno(s->file), &st) && S_ISREG(st.st_mode);
+  s->begun = true;
+  if (begun || !rewrites) return KVA_OK;
+  fclose(s->file);
+  s->file = NULL;
+  KVA_TRY(kva_metrics_cut(s->o->file, resumed, s->diag));
+  return open_file(s);
 }
 
 static kva_status read_prompt(kva_samples *s) {

@@ -157,6 +157,7 @@ static kva_strings defines_of(const train_options *o, const variant *v) {
 static kva_status watch(void *user, const kva_train_event *event, int64_t resumed, kva_diag *diag) {
   const watchers *w = user;
   if (w->board) KVA_TRY(kva_board_add(w->board, event, resumed, diag));
+  if (w->samples) KVA_TRY(kva_samples_begin(w->samples, resumed));
   bool due = w->samples && !event->evaluation && event->step % w->every == 0;
   return due ? kva_samples_write(w->samples, event->step) : KVA_OK;
 }
@@ -169,7 +170,6 @@ static int open_samples(train_options *o, const kva_strings *defines, kva_sessio
   if (!o->sample_every || kva_comm_rank(o->settings.comm)) return -1;
   o->samples.threads = o->settings.threads;
   o->samples.seed = o->settings.seed > 0 ? (uint64_t)o->settings.seed : 0;
-  o->samples.append = o->settings.resume != NULL;
   int code = kva_cli_load_from(&from, diag, &m);
   if (code >= 0) return code;
   kva_status status = kva_samples_create(m, trained, &o->samples, diag, &o->watchers.samples);

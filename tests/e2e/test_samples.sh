@@ -33,6 +33,18 @@ train 0 --steps 2 --sample-every 1 --variant 'a:shift=false' --variant 'b'
 train 0 --steps 120 --checkpoint "$work/sampled" --resume --sample-every 40 --samples "$work/samples.jsonl"
 [ "$(grep -c '^{"step":120' "$work/samples.jsonl")" = 1 ] && [ "$(wc -l <"$work/samples.jsonl")" = 3 ] || fail "resumed"
 
+# A run that is refused leaves the file as it is; one that goes on from an earlier step writes the later lines again.
+train 1 --steps 80 --checkpoint "$work/sampled" --sample-every 40 --samples "$work/samples.jsonl"
+says 'there are checkpoints already'
+[ "$(wc -l <"$work/samples.jsonl")" = 3 ] || fail "a refused run changes the samples"
+train 0 --steps 120 --checkpoint "$work/again" --resume="$work/sampled/step-0000000080.safetensors" --sample-every 40 \
+  --samples "$work/samples.jsonl"
+[ "$(grep -o '"step":[0-9]*' "$work/samples.jsonl" | tr '\n' ' ')" = '"step":40 "step":80 "step":120 ' ] ||
+  fail "resumed at step 80: $(cat "$work/samples.jsonl")"
+train 0 --steps 1 --sample-every 1 --samples "$work/samples.jsonl"
+[ "$(grep -o '"step":[0-9]*' "$work/samples.jsonl" | tr '\n' ' ')" = '"step":1 ' ] || fail "a new run: $(cat "$work/samples.jsonl")"
+train 0 --steps 1 --sample-every 1 --samples /dev/null
+
 train 2 --sample-prompt x
 says 'are for --sample-every N'
 train 1 --steps 2 --sample-every 1 --sample-prompt ''

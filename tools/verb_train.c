@@ -434,7 +434,7 @@ static int check_variant(const train_options *o, const variant *v) {
 static const char *metrics_path(const train_options *o, uint32_t i, uint32_t n, kva_arena *arena) {
   const char *path = o->settings.metrics;
   if (!path || n == 1) return path;
-  const char *dot = strrchr(path, '.');
+  const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
   size_t stem = dot ? (size_t)(dot - path) : strlen(path);
   return kva_arena_printf(arena, "%.*s-%u%s", (int)stem, path, i, dot ? dot : "");
 }

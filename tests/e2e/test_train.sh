@@ -68,6 +68,11 @@ steps_of() { grep -c '"event": "step"' "$1"; }
 [ "$(steps_of "$work/v-0.jsonl")" -eq 5 ] && [ "$(steps_of "$work/v-1.jsonl")" -eq 5 ] || fail "metrics of the variants"
 [ "$(grep -c '"event": "shift"' "$work/v-0.jsonl")" -eq 2 ] || fail "a run with shifts ends with the weights of its heads"
 
+# A point in a folder's name is not that of the file's.
+mkdir "$work/v.d"
+expect 0 train models/induction.kv "${size[@]}" --steps 1 --batch 4 --eval-every 0 --metrics "$work/v.d/m" --variant a --variant b
+[ "$(ls "$work/v.d" | tr '\n' ' ')" = "m-0 m-1 " ] || fail "metrics of variants: $(ls "$work/v.d")"
+
 # --json is the process's own standard output: behind what a file has, every variant, samples in order, beside --metrics;
 # no other line is there.
 echo '{"before": 0}' >"$work/appended"

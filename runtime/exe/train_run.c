@@ -459,7 +459,10 @@ static kva_status open_data(const kva_train_settings *o, const kva_train_default
   kva_part part = o->comm ? (kva_part){kva_comm_rank(data), kva_comm_size(data)} : o->shard;
   const kva_data_options options = {
       .vocab = d->vocab, .n_inputs = n, .inputs = inputs, .ranges = d->ranges, .rank = part.index, .world = part.count};
-  return kva_data_open(text, &options, diag, out);
+  KVA_TRY(kva_data_open(text, &options, diag, out));
+  /* Another part of the batches is other data. Those of a mesh are all read. */
+  if (!o->comm && part.count > 1) out->id = kva_hash(out->id, &part, sizeof part);
+  return KVA_OK;
 }
 
 kva_status kva_train_check(const kva_train_settings *o, const kva_train_defaults *d, int n, const char *const *inputs,

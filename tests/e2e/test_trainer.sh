@@ -98,6 +98,13 @@ done
 "$work/trainer" "${one[@]}" --batch 64 --metrics "$work/both.jsonl" >"$work/out" 2>&1
 python3 -c 'import sys; a, b, both = map(float, sys.argv[1:]); assert a != b and abs((a + b) / 2 - both) < 1e-12 * both' \
   "$(loss "$work/part0.jsonl")" "$(loss "$work/part1.jsonl")" "$(loss "$work/both.jsonl")" || fail "shards differ from the batch"
+# A run that goes on with another part is told.
+part=(--data ngram:pairs=40,length=48,all=1 --eval-every 0 --checkpoint "$work/part")
+"$work/trainer" "${part[@]}" --steps 1 --shard 0/2 >"$work/out" 2>&1 || fail "--shard 0/2 --checkpoint"
+"$work/trainer" "${part[@]}" --steps 2 --shard 0/2 --resume >"$work/out" 2>&1 || fail "--shard 0/2 --resume"
+! grep -q warning "$work/out" || fail "the same shard is warned of"
+"$work/trainer" "${part[@]}" --steps 3 --shard 1/2 --resume >"$work/out" 2>&1 || fail "--shard 1/2 --resume"
+says "data: was "
 
 # Compiled for micro-batches of 32: larger batches take several, and only multiples do.
 "$work/trainer" "${run[@]}" --batch 64 --checkpoint "$work/d" >"$work/out" 2>&1 || fail "--batch 64"

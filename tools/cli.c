@@ -56,6 +56,14 @@ void kva_cli_print_passes(const kva_pass_choice *c) {
   if (c->timing) kva_pass_print_timing(&c->control, stderr);
 }
 
+int kva_cli_mesh(const char *text, kva_mesh *out) {
+  kva_diag *diag = kva_diag_create();
+  bool ok = kva_mesh_named(text, diag, out) == KVA_OK;
+  kva_diag_print(diag, stderr);
+  kva_diag_destroy(diag);
+  return ok ? -1 : EXIT_USAGE;
+}
+
 kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
   KVA_TRY(kva_math_named(choice->math, diag, target));
   return kva_choose_target(choice->device, choice->target, choice->gemm, diag, target);

@@ -107,18 +107,21 @@ typedef struct kva_device_choice {
   const char *gemm;            /* NULL: the device's default */
   const char *math;            /* NULL: exact */
 } kva_device_choice;
-#define KVA_DEVICE_OPTIONS(choice)                                                                                     \
-  {"--device", NULL, "NAME", KVA_OPTION_STRING, &(choice)->device, "cpu (default), cuda, or ptxsim, a simulated GPU"}, \
-      {"--target",                                                                                                     \
-       NULL,                                                                                                           \
-       "ARCH",                                                                                                         \
-       KVA_OPTION_STRING,                                                                                              \
-       &(choice)->target,                                                                                              \
-       "GPU to compile for, sm_80 to sm_90a (the device's own)"},                                                      \
-      {"--gemm",        NULL,                                                                                          \
-       KVA_GEMMS,       KVA_OPTION_WORD,                                                                               \
-       &(choice)->gemm, "matrix products; library: cuBLASLt (cuda's default); bf16x3: floats on a CPU with AMX"},      \
+#define KVA_DEVICES "cpu|cuda|ptxsim"
+#define KVA_DEVICE_OPTIONS(choice)                                                                                    \
+  {"--device", NULL, KVA_DEVICES, KVA_OPTION_WORD, &(choice)->device, "where to run; ptxsim: a simulated GPU (cpu)"}, \
+      {"--target",                                                                                                    \
+       NULL,                                                                                                          \
+       "ARCH",                                                                                                        \
+       KVA_OPTION_STRING,                                                                                             \
+       &(choice)->target,                                                                                             \
+       "GPU to compile for, sm_80 to sm_90a (the device's own)"},                                                     \
+      {"--gemm",        NULL,                                                                                         \
+       KVA_GEMMS,       KVA_OPTION_WORD,                                                                              \
+       &(choice)->gemm, "matrix products; library: cuBLASLt (cuda's default); bf16x3: floats on a CPU with AMX"},     \
       KVA_MATH_OPTION(&(choice)->math)
+/* --mesh; NULL: none. -1, or the exit code of wrong usage, after a message. */
+int kva_cli_mesh(const char *text, kva_mesh *out);
 /* Fails for a device that this machine does not have; otherwise sets the compilation target. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);
 /* For what is run here: the target, and the memory that there is. */

@@ -213,6 +213,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
   kva_build_options b = {.form = form_of(o),
                          .train = o->train,
                          .memory = o->memory,
+                         .mesh = o->mesh,
                          .control = &o->passes.control,
                          .n_targets = o->targets.n,
                          .targets = targets,
@@ -231,8 +232,6 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
   kva_status status = kva_file_prepare(o->output, diag);
   if (status == KVA_OK) status = describe_targets(o, arena, diag, targets);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &b.compute);
-  if (status == KVA_OK) status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
-  b.mesh = o->mesh;
   int code = status == KVA_OK ? load(path, o, &o->pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0 && o->train && o->exe && pin_trainer(m, &o->mesh, &o->pins, arena)) {
     kva_module_destroy(m);
@@ -305,6 +304,7 @@ static int run(int argc, char **argv) {
   take_train(&o);
   bool fits = split(o.emit, arena, &o.emits) && split(o.target, arena, &o.targets);
   code = fits ? check(&o, n) : usage("at most 64 targets and texts", NULL);
+  if (code < 0) code = kva_cli_mesh(o.mesh_text, &o.mesh);
   const char *inputs[] = {path, o.tune.weights, o.tokenizer};
   if (code < 0 && kva_cli_replaces_input("build", o.output, 3, inputs)) code = EXIT_USAGE;
   if (code < 0) code = build(path, &o, arena);

@@ -251,7 +251,7 @@ static int run(int argc, char **argv) {
       {"--file", NULL, "NAME=PATH", KVA_OPTION_LIST, &o.files, "instead of a file or folder that an experiment names"},
       {"--dry-run", NULL, NULL, KVA_OPTION_FLAG, &o.settings.dry_run,
        "print parameters, memory and work of each training, and run none"},
-      {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.settings.device, "cpu (default), cuda, or ptxsim"},
+      {"--device", NULL, KVA_DEVICES, KVA_OPTION_WORD, &o.settings.device, "where to train (cpu)"},
   };
   enum { MAX_NAMES = 64 };
   const char *names[MAX_NAMES];

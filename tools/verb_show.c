@@ -212,11 +212,11 @@ static int run(int argc, char **argv) {
   if (n == 0) return usage_error("a model is missing");
   if ((code = check_options(&o)) >= 0) return code;
   if ((code = kva_cli_passes(&kva_verb_show, &o.passes)) >= 0) return code;
+  if ((code = kva_cli_mesh(o.mesh_text, &o.mesh)) >= 0) return code;
   if (!o.stage) o.stage = "graph";
   if (!(o.cluster.efficiency > 0)) o.cluster.efficiency = KVA_CLUSTER_EFFICIENCY;
   kva_diag *diag = kva_diag_create();
   kva_status status = kva_precision_named(o.precision, diag, &o.compute);
-  if (status == KVA_OK) status = kva_mesh_named(o.mesh_text, diag, &o.mesh);
   if (status != KVA_OK)
     code = kva_cli_fail(status, diag);
   else

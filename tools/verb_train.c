@@ -509,12 +509,11 @@ static int check_report(const char *path) {
 /* The processes of the mesh. */
 static int join(train_options *o) {
   kva_diag *diag = kva_diag_create();
-  kva_status status = kva_mesh_named(o->mesh_text, diag, &o->mesh);
   const kva_comm_mesh axes = {.data = (int)kva_mesh_extent(o->mesh.data),
                               .pipeline = (int)kva_mesh_extent(o->mesh.pipeline),
                               .sequence = (int)kva_mesh_extent(o->mesh.sequence),
                               .tensor = (int)kva_mesh_extent(o->mesh.tensor)};
-  if (status == KVA_OK) status = kva_processes_join(&axes, o->settings.rank_logs, diag, &o->settings.comm);
+  kva_status status = kva_processes_join(&axes, o->settings.rank_logs, diag, &o->settings.comm);
   if (status != KVA_OK) kva_processes_quieten(o->settings.comm);
   int code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
   if (status == KVA_OK) kva_cli_warn(diag);
@@ -567,7 +566,7 @@ static int run(int argc, char **argv) {
     return usage_error("--resume=PATH is for a single run; --resume continues each variant from its own checkpoints");
   if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;
   if ((code = check_report(o.settings.report)) >= 0) return code;
-  if ((code = join(&o)) >= 0) return code;
+  if ((code = kva_cli_mesh(o.mesh_text, &o.mesh)) >= 0 || (code = join(&o)) >= 0) return code;
   if (kva_train_misused(&o.settings)) code = usage_error(kva_train_misused(&o.settings));
   if (o.sample_every && o.mesh.pipeline > 1)
     code = usage_error("--sample-every continues texts in one process, and none has all stages of a pipeline");

@@ -370,10 +370,10 @@ static kva_status resume_folder(run *r, const char *folder, kva_diag *diag) {
 }
 
 /* What --resume names: a file, or a folder of checkpoints. */
-static kva_status find_resumed(const kva_train_settings *o, kva_diag *diag, const char **out_path, bool *out_is_file) {
-  *out_path = *o->resume ? o->resume : o->checkpoint;
-  *out_is_file = *o->resume && !is_folder(*out_path);
-  return *out_path ? KVA_OK : kva_error(diag, NULL, "--resume needs a checkpoint: --resume=PATH, or --checkpoint DIR");
+static const char *find_resumed(const kva_train_settings *o, bool *out_is_file) {
+  const char *path = *o->resume ? o->resume : o->checkpoint;
+  *out_is_file = *o->resume && !is_folder(path);
+  return path;
 }
 
 static kva_status note_resume(kva_status status, kva_diag *diag) {
@@ -382,10 +382,9 @@ static kva_status note_resume(kva_status status, kva_diag *diag) {
 }
 
 static kva_status check_resumed(const kva_train_settings *o, kva_diag *diag) {
-  const char *from;
   bool is_file;
   int64_t n, *steps;
-  KVA_TRY(find_resumed(o, diag, &from, &is_file));
+  const char *from = find_resumed(o, &is_file);
   if (is_file) return kva_checkpoint_check(from, diag);
   if (is_own(o, from)) return KVA_OK;
   KVA_TRY(kva_checkpoint_list(from, diag, &n, &steps));
@@ -394,9 +393,8 @@ static kva_status check_resumed(const kva_train_settings *o, kva_diag *diag) {
 }
 
 static kva_status resume(run *r, kva_diag *diag) {
-  const char *from;
   bool is_file;
-  KVA_TRY(find_resumed(r->o, diag, &from, &is_file));
+  const char *from = find_resumed(r->o, &is_file);
   KVA_TRY(share_answer(r, &is_file));
   kva_status status = is_file ? load(r, from, diag) : resume_folder(r, from, diag);
   return note_resume(status, diag);

@@ -29,6 +29,8 @@ int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_default
 const char *kva_train_misused(const kva_train_settings *o) {
   if (o->keep_best && !o->checkpoint) return "--keep-best needs a folder to save in: --checkpoint DIR";
   if (o->keep_best && (!o->eval_every || !o->eval_batches)) return "--keep-best needs evaluations: --eval-every N";
+  if (o->resume && !*o->resume && !o->checkpoint)
+    return "--resume needs a checkpoint: --resume=PATH, or --checkpoint DIR";
   if (o->comm && o->shard.count > 1) return "--shard and --mesh both divide the batches; give one of them";
   return NULL;
 }

@@ -60,5 +60,6 @@ cannot() { # cannot TEXT OPTIONS...
   says "$1"
 }
 cannot "pipeline=9: 'mlp' cannot be cut into so many stages" models/mlp.kv --mesh pipeline=9
-cannot "pipeline=P with 1 to 31 stages" models/lm.kv --mesh pipeline=32
+expect 2 show models/lm.kv --mesh pipeline=32 --train --stage=plan
+says "pipeline=P with 1 to 31 stages"
 cannot "plans of a cluster have no axis pipeline" models/lm.kv -D preset=small --cluster h100x2x1 --mesh pipeline=2

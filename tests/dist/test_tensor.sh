@@ -66,4 +66,5 @@ cannot "parameter 'embed' cannot be divided among 2 processes" models/lm.kv -D v
 cannot "parameter 'attention.0.k.current' cannot be divided among 4 processes" models/lm.kv -D kv_heads=2 --mesh tensor=4
 cannot "parameter 'attention.0.wk' cannot be divided among 4 processes" models/lm.kv -D kv_heads=2 -D shift=false --mesh tensor=4
 cannot "no parameter of 'gpt2' says how" models/gpt2.kv --mesh tensor=2
-cannot "zero divides states among the processes of data=N" models/lm.kv --mesh tensor=2,zero=1
+expect 2 show models/lm.kv --mesh tensor=2,zero=1 --train --stage=plan
+says "zero divides states among the processes of data=N"

@@ -61,7 +61,7 @@ says "start them with mpirun -n 2"
 WORLD_SIZE=2 RANK=0 expect 1 train models/mlp.kv --mesh data=2
 says "found RANK and WORLD_SIZE=2 of another launcher"
 for bad in tensor data data=0 data=x data=2, data=2,data=2; do
-  expect 1 train models/mlp.kv --mesh "$bad"
+  expect 2 train models/mlp.kv --mesh "$bad"
   says "expected data=N"
 done
 refused() { # refused TEXT COMMAND...: the run fails in all processes, with the text

@@ -83,6 +83,6 @@ for zero in "${stages[@]}"; do
 done
 
 for bad in data=2,zero data=2,zero=0 data=2,zero=4 data=2,zero=1,zero=2 data=2,expert=2; do
-  expect 1 train models/mlp.kv --mesh "$bad"
+  expect 2 train models/mlp.kv --mesh "$bad"
   says "zero=Z with Z of 1, 2 or 3"
 done

@@ -85,7 +85,7 @@ train 1 --steps 60 --checkpoint whole
 says "give --resume to go on from it, or another folder"
 train 1 --steps 80 --checkpoint whole --resume -D hidden=48
 says "a checkpoint of another model: its tensor 'dense.w' is float[32, 32], and this model's is float[32, 48]"
-train 1 --steps 80 --resume
+train 2 --steps 80 --resume
 says "--resume needs a checkpoint"
 train 1 --steps 80 --resume=nowhere.safetensors
 says "nowhere.safetensors"

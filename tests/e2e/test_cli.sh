@@ -46,6 +46,13 @@ expect 2 run
 says "a model is missing"
 expect 2 train models/mlp.kv --steps
 expect 2 train models/mlp.kv --steps=many
+expect 2 run models/mlp.kv --device gpu
+says "--device: expected cpu, cuda or ptxsim, found 'gpu'"
+for command in "train models/mlp.kv" "show models/mlp.kv --train" "build models/mlp.kv --train -c -o $work/x.o"; do
+  expect 2 $command --mesh data
+  says "--mesh data: expected data=N"
+done
+expect 2 train models/mlp.kv --resume
 expect 1 check "$work/absent.onnx"
 expect 0 check -- models/mlp.kv
 expect 0 check models/lm.kv -D preset=small --json

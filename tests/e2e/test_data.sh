@@ -124,7 +124,6 @@ refused "no data source is called 'other'" --data other
 refused "$work/none: error: cannot open it" "--resume=$work/none"
 refused "$work/junk: error: is no safetensors file" "--resume=$work/junk"
 refused "there is no checkpoint in $work/folder" "--resume=$work/folder"
-refused "--resume needs a checkpoint" --resume
 
 # The train block may name files, too.
 sed "s|data = ngram.*|data = \"tokens:bytes.tok,length=32\"|" models/mlp.kv >"$work/mlp.kv"

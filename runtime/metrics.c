@@ -528,21 +528,26 @@ kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_
   return KVA_OK;
 }
 
+static bool is_event(const char *rest, const char *json, const char *csv) {
+  return !strncmp(rest, json, strlen(json)) || !strncmp(rest, csv, strlen(csv));
+}
+
 /* Whether a complete line belongs to a step up to `step`, or is the first one of a CSV file. Shifts are the end of a
  * run, which is written again. A newline ends every comparison and number. */
-static bool is_kept(const char *line, const char *newline, int64_t step) {
-  static const char begin[] = "{\"step\":", shift[] = ", \"event\": \"shift\"", csv_shift[] = ",shift,";
+static bool is_kept(const char *line, const char *newline, int64_t step, bool evaluates) {
+  static const char begin[] = "{\"step\":";
   size_t n = sizeof begin - 1, size = (size_t)(newline + 1 - line);
   if (size == sizeof csv_header - 1 && !memcmp(line, csv_header, size)) return true;
   const char *number = !strncmp(line, begin, n) ? line + n : line;
   while (*number == ' ') number++;
   if (*number < '0' || *number > '9') return false;
   char *rest;
-  if (strtoll(number, &rest, 10) > step) return false;
-  return strncmp(rest, shift, sizeof shift - 1) != 0 && strncmp(rest, csv_shift, sizeof csv_shift - 1) != 0;
+  int64_t at = strtoll(number, &rest, 10);
+  if (at > step || (at == step && evaluates && is_event(rest, ", \"event\": \"eval\"", ",eval,"))) return false;
+  return !is_event(rest, ", \"event\": \"shift\"", ",shift,");
 }
 
-kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag) {
+kva_status kva_metrics_cut(const char *path, int64_t step, bool evaluates, kva_diag *diag) {
   kva_file file;
   kva_text kept = {0};
   struct stat st;
@@ -550,7 +555,7 @@ kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag) {
   KVA_TRY(kva_file_map(path, diag, &file));
   const char *at = file.data, *end = at + file.size, *newline;
   for (; at < end && (newline = memchr(at, '\n', (size_t)(end - at))); at = newline + 1)
-    if (is_kept(at, newline, step)) kva_text_add_bytes(&kept, at, (size_t)(newline + 1 - at));
+    if (is_kept(at, newline, step, evaluates)) kva_text_add_bytes(&kept, at, (size_t)(newline + 1 - at));
   size_t size = file.size;
   kva_file_unmap(&file);
   kva_status status = KVA_OK;

@@ -55,9 +55,9 @@ KVA_MUST_USE kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e
 KVA_MUST_USE kva_status kva_metrics_add_shift(kva_metrics *m, int64_t step, const kva_report_shift *shift,
                                               kva_diag *diag);
 KVA_MUST_USE kva_status kva_metrics_add_not_finite(kva_metrics *m, int64_t step, kva_diag *diag);
-/* Removes the lines after `step`, and shifts, from such a file, for a run that continues from there. A missing file is
- * not an error. */
-KVA_MUST_USE kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag);
+/* Removes the lines after `step`, and shifts, from such a file, for a run that continues from there; that of the step's
+ * evaluation, too, if the run evaluates first. A missing file is not an error. */
+KVA_MUST_USE kva_status kva_metrics_cut(const char *path, int64_t step, bool evaluates, kva_diag *diag);
 void kva_metrics_destroy(kva_metrics *m);
 /* Reads such a file. A truncated last line is dropped with a warning. */
 KVA_MUST_USE kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_history);

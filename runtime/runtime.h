@@ -249,6 +249,8 @@ void kva_trainer_bind(kva_trainer *t, kva_data_source *data);
  * KVA_INTERRUPTED, without a message: `goes_on` ended the evaluation. */
 KVA_MUST_USE kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
 KVA_MUST_USE kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
+/* Whether a run evaluates the state that the trainer has: behind its last step, and every eval_every steps. */
+bool kva_trainer_is_due(const kva_trainer *t);
 /* Number of steps done, including those before a loaded checkpoint. */
 int64_t kva_trainer_done(const kva_trainer *t);
 /* Seed of data order and dropout; loading a checkpoint replaces it. */

@@ -352,6 +352,16 @@ static bool report(const kva_train_options *o, const kva_train_event *e) {
   return !o->progress || o->progress(o->user, e);
 }
 
+static bool has_evaluations(const kva_train_options *o) {
+  return o->eval_every > 0 && o->eval_batches > 0;
+}
+
+bool kva_trainer_is_due(const kva_trainer *t) {
+  const kva_train_options *o = &t->options;
+  if (!has_evaluations(o) || t->done < 1 || t->done > o->steps) return false;
+  return t->done % o->eval_every == 0 || t->done == o->steps;
+}
+
 /* What an evaluation needs is there, rows too, before anything is learned that a failure would lose. */
 static kva_status prepare_evaluations(kva_trainer *t, kva_diag *diag) {
   KVA_TRY(need_evaluation(t, diag));
@@ -367,13 +377,13 @@ static kva_status evaluate_now(kva_trainer *t, kva_diag *diag, bool *go_on) {
 
 kva_status kva_trainer_run(kva_trainer *t, kva_diag *diag) {
   const kva_train_options *o = &t->options;
-  bool evaluates = o->eval_every > 0 && o->eval_batches > 0, go_on = true;
-  if (evaluates) KVA_TRY(prepare_evaluations(t, diag));
+  bool go_on = true;
+  if (has_evaluations(o)) KVA_TRY(prepare_evaluations(t, diag));
   while (go_on && t->done < o->steps) {
     kva_train_event event;
     KVA_TRY(kva_trainer_step(t, diag, &event));
     go_on = report(o, &event);
-    if (evaluates && (t->done % o->eval_every == 0 || t->done == o->steps)) KVA_TRY(evaluate_now(t, diag, &go_on));
+    if (kva_trainer_is_due(t)) KVA_TRY(evaluate_now(t, diag, &go_on));
     if (o->after_step) KVA_TRY(o->after_step(o->user, t, !go_on || t->done == o->steps, diag));
   }
   return KVA_OK;

@@ -80,7 +80,7 @@ kva_status kva_samples_begin(kva_samples *s, int64_t resumed) {
   if (begun || !rewrites) return KVA_OK;
   fclose(s->file);
   s->file = NULL;
-  KVA_TRY(kva_metrics_cut(s->o->file, resumed, s->diag));
+  KVA_TRY(kva_metrics_cut(s->o->file, resumed, false, s->diag));
   return open_file(s);
 }
 

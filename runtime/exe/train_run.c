@@ -484,7 +484,7 @@ static kva_status open_metrics(run *r, const char *path, kva_diag *diag) {
   if (!r->writes) return KVA_OK;
   if (r->o->json) KVA_TRY(kva_metrics_create(NULL, false, diag, &r->metrics[1]));
   if (!path) return KVA_OK;
-  if (r->o->resume) KVA_TRY(kva_metrics_cut(path, r->resumed, diag));
+  if (r->o->resume) KVA_TRY(kva_metrics_cut(path, r->resumed, kva_trainer_is_due(r->trainer), diag));
   return kva_metrics_create(path, r->o->resume, diag, &r->metrics[0]);
 }
 
@@ -516,11 +516,20 @@ static bool keeps_state(const run *r, kva_status status) {
   return unchanged && r->o->checkpoint && kva_trainer_done(r->trainer) > r->resumed;
 }
 
+/* What interrupts an evaluation leaves a checkpoint of its step. So the run that goes on from there evaluates first. */
+static kva_status evaluate_resumed(run *r, kva_diag *diag) {
+  if (!r->loaded || !kva_trainer_is_due(r->trainer)) return KVA_OK;
+  KVA_TRY(evaluate(r, diag));
+  save_best(r);
+  return KVA_OK;
+}
+
 static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   KVA_TRY(prepare_checkpoints(r, diag));
   KVA_TRY(kva_comm_agree(r->o->comm, open_metrics(r, metrics, diag), diag));
   r->begin = kva_now();
   if (r->o->steps == 0) return evaluate(r, diag);
+  KVA_TRY(evaluate_resumed(r, diag));
   kva_status status = kva_trainer_run(r->trainer, diag);
   int64_t steps = kva_trainer_done(r->trainer) - r->resumed;
   if (steps > 0) r->result->sent = kva_trainer_sent(r->trainer) / steps;

@@ -54,9 +54,19 @@ wait $pid || code=$?
 train 4 --steps 10000000 --checkpoint limit --time-limit 0.3s --checkpoint-every 0
 [ "$(ls limit | wc -l)" -eq 1 ] || fail "--time-limit saves"
 # An evaluation can be interrupted.
-train 4 --steps 3 --eval-batches 1000000000 --eval-every 1 --checkpoint evaluating --time-limit 0.5s
+train 4 --steps 3 --eval-batches 1000000000 --eval-every 1 --checkpoint evaluating --time-limit 0.5s --metrics evaluating.jsonl
 says "interrupted after step 1, saved in evaluating"
 [ "$(ls evaluating)" = step-0000000001.safetensors ] || fail "an interrupted evaluation saves"
+# It is made up for, also behind the last step, and is in the metrics once.
+train 0 --steps 3 --eval-every 1 --checkpoint evaluated --metrics evaluated.jsonl --keep-best
+train 0 --steps 3 --eval-every 1 --checkpoint evaluating --metrics evaluating.jsonl --keep-best --resume
+same <(bits evaluated.jsonl) <(bits evaluating.jsonl) "the metrics behind an interrupted evaluation differ"
+rm evaluating/* evaluating.jsonl
+train 4 --steps 1 --eval-batches 1000000000 --checkpoint evaluating --time-limit 0.5s --keep-best
+[ "$(ls evaluating)" = step-0000000001.safetensors ] || fail "an interrupted last evaluation saves: $(ls evaluating)"
+train 0 --steps 1 --checkpoint evaluating --keep-best --resume
+says "step 1/1  eval loss"
+[ "$(ls evaluating | tr '\n' ' ')" = "best.safetensors step-0000000001.safetensors " ] || fail "no best state: $(ls evaluating)"
 train 4 --steps 0 --eval-batches 1000000000 --time-limit 0.5s
 says "interrupted in the evaluation"
 

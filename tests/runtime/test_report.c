@@ -315,7 +315,7 @@ static void ends_of_runs(void **unused) {
   kva_history_destroy(h);
 }
 
-/* A run that is resumed at step 3 writes what comes after, and the shifts at its end. */
+/* A run that is resumed at step 3 writes what comes after, the shifts at its end, and here the evaluation. */
 static void ends_are_cut(void **unused) {
   (void)unused;
   static const char json[] = "{\"step\": 3, \"event\": \"step\", \"loss\": 1}\n";
@@ -323,11 +323,11 @@ static void ends_are_cut(void **unused) {
   char text[400];
   for (int is_csv = 0; is_csv < 2; is_csv++) {
     snprintf(text, sizeof text, "%s%s", is_csv ? csv : json,
-             is_csv
-                 ? "3,shift,\"a.0.k_current\",1\n4,step,\"loss\",1\n4,st"
-                 : "{\"step\": 3, \"event\": \"shift\", \"layer\": \"a\"}\n{\"step\": 4, \"event\": \"step\"}\n{\"st");
+             is_csv ? "3,eval,\"loss\",1\n3,shift,\"a.0.k_current\",1\n4,step,\"loss\",1\n4,st"
+                    : "{\"step\": 3, \"event\": \"eval\"}\n{\"step\": 3, \"event\": \"shift\", \"layer\": "
+                      "\"a\"}\n{\"step\": 4, \"event\": \"step\"}\n{\"st");
     write_text(text);
-    assert_int_equal(kva_metrics_cut(path, 3, NULL), KVA_OK);
+    assert_int_equal(kva_metrics_cut(path, 3, true, NULL), KVA_OK);
     FILE *f = fopen(path, "r");
     size_t n = fread(text, 1, sizeof text - 1, f);
     text[n] = 0;

@@ -89,11 +89,21 @@ bool kva_cli_same_file(const char *a, const char *b) {
   return S_ISREG(x.st_mode);
 }
 
-bool kva_cli_replaces_input(const char *verb, const char *output, int n, const char *const *inputs) {
-  for (int i = 0; i < n; i++) {
+bool kva_cli_replaces_input(const char *verb, const char *option, const char *output, int n,
+                            const char *const *inputs) {
+  for (int i = 0; output && i < n; i++) {
     if (!inputs[i] || !kva_cli_same_file(inputs[i], output)) continue;
-    fprintf(stderr, "kvasir %s: -o %s would replace %s, which is read; write elsewhere\n", verb, output, inputs[i]);
+    fprintf(stderr, "kvasir %s: %s %s would replace %s, which is read; write elsewhere\n", verb, option, output,
+            inputs[i]);
     return true;
+  }
+  return false;
+}
+
+bool kva_cli_replaces_named(const char *verb, const char *option, const char *output, const kva_strings *inputs) {
+  for (uint32_t i = 0; i < inputs->n; i++) {
+    const char *equals = strchr(inputs->v[i], '='), *file = equals ? equals + 1 : inputs->v[i];
+    if (kva_cli_replaces_input(verb, option, output, 1, &file)) return true;
   }
   return false;
 }

@@ -41,8 +41,11 @@ typedef struct kva_cli_source {
 int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module);
 /* Whether two paths, or links to them, are one regular file. */
 bool kva_cli_same_file(const char *a, const char *b);
-/* Whether writing `output` would replace one of the n inputs, of which NULLs do not count; a message says so. */
-bool kva_cli_replaces_input(const char *verb, const char *output, int n, const char *const *inputs);
+/* Whether writing `output`, the value of an option or NULL, would replace one of the n inputs, of which NULLs do not
+ * count; a message says so. */
+bool kva_cli_replaces_input(const char *verb, const char *option, const char *output, int n, const char *const *inputs);
+/* The same for the values of an option [NAME=]FILE. */
+bool kva_cli_replaces_named(const char *verb, const char *option, const char *output, const kva_strings *inputs);
 /* The value of a symbol in a list of pins; 0: none. */
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
 /* The symbol of the batch: "B", or the first extent of every data input of a module that trains. */

@@ -250,8 +250,8 @@ static int run(int argc, char **argv) {
   if (!makes && n > 1) return usage_error("info and decode take one file");
   if (makes && !o.output) return usage_error("give the file to make with -o FILE.tok");
   if (!makes && (o.output || o.limit || o.end)) return usage_error("--output, --limit and --end are for making files");
-  if (makes && (kva_cli_replaces_input("data", o.output, n, o.paths) ||
-                kva_cli_replaces_input("data", o.output, 1, &o.tokenizer)))
+  if (makes && (kva_cli_replaces_input("data", "-o", o.output, n, o.paths) ||
+                kva_cli_replaces_input("data", "-o", o.output, 1, &o.tokenizer)))
     return EXIT_USAGE;
   if (o.end && !o.tokenizer) return usage_error("--end needs a --tokenizer");
   if (o.limit && !parse_size(o.limit, &limit)) return usage_error("--limit is a size such as 500k, 10M or 2G");

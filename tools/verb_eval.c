@@ -244,6 +244,13 @@ static int misused(const char *what) {
   return EXIT_USAGE;
 }
 
+static bool replaces_input(const eval_options *o) {
+  const char *inputs[] = {o->model, o->weights, o->tokenizer};
+  return kva_cli_replaces_input("eval", "--details", o->details, 3, inputs) ||
+         kva_cli_replaces_input("eval", "--details", o->details, (int)o->files.n, o->files.v) ||
+         kva_cli_replaces_input("eval", "--details", o->details, (int)o->shots_files.n, o->shots_files.v);
+}
+
 /* Returns -1 to continue. */
 static int check(const eval_options *o) {
   bool task_alone = o->files.n || o->shots || o->shots_files.n || o->details;
@@ -255,6 +262,7 @@ static int check(const eval_options *o) {
   if (o->shots_files.n && !o->shots) return misused("--shots-file without --shots N");
   if (o->context && o->stride > o->context)
     return misused("--stride is at most --context, so that no token is left out");
+  if (replaces_input(o)) return EXIT_USAGE;
   return -1;
 }
 

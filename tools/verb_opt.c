@@ -88,5 +88,6 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir opt: needs a model and --passes=A,B,...\nTry: kvasir opt --help\n");
     return EXIT_USAGE;
   }
+  if (kva_cli_replaces_input("opt", "-o", o.output, 1, &path)) return EXIT_USAGE;
   return opt(path, &o);
 }

@@ -129,6 +129,12 @@ static int load_and_profile(profile_options *o, kva_arena *arena, kva_diag *diag
   return status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
 }
 
+static bool replaces_input(const profile_options *o, const char *option, const char *output) {
+  const char *inputs[] = {o->model, o->weights};
+  return kva_cli_replaces_input("profile", option, output, 2, inputs) ||
+         kva_cli_replaces_named("profile", option, output, &o->inputs);
+}
+
 static int run(int argc, char **argv) {
   profile_options o = {.repeat = 20, .top = 20};
   const kva_option options[] = {
@@ -157,6 +163,7 @@ static int run(int argc, char **argv) {
     return EXIT_USAGE;
   }
   if ((code = kva_cli_passes(&kva_verb_profile, &o.passes)) >= 0) return code;
+  if (replaces_input(&o, "-o", o.page) || replaces_input(&o, "--trace", o.trace)) return EXIT_USAGE;
   kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();
   code = load_and_profile(&o, arena, diag);

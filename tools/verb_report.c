@@ -80,7 +80,7 @@ static int run(int argc, char **argv) {
     return EXIT_USAGE;
   }
   for (int i = 0; i < n; i++) paths[i] = path_of(files[i]);
-  if (kva_cli_replaces_input("report", output, n, paths)) return EXIT_USAGE;
+  if (kva_cli_replaces_input("report", "-o", output, n, paths)) return EXIT_USAGE;
   kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();
   curve curves[MAX_FILES] = {0};

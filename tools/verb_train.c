@@ -506,6 +506,31 @@ static int check_report(const char *path) {
   return code;
 }
 
+/* Files of a data source stand between these characters. */
+static bool replaces_data(const char *option, const char *output, const char *source, kva_arena *arena) {
+  static const char between[] = ":;,=";
+  char *rest = NULL, *text = kva_arena_strdup(arena, source);
+  for (const char *file = strtok_r(text, between, &rest); file; file = strtok_r(NULL, between, &rest))
+    if (kva_cli_replaces_input("train", option, output, 1, &file)) return true;
+  return false;
+}
+
+static bool replaces_input(const train_options *o) {
+  const struct {
+    const char *option, *path;
+  } outputs[] = {{"--metrics", o->settings.metrics}, {"--report", o->settings.report}, {"--samples", o->samples.file}};
+  const char *inputs[] = {o->model, o->tune.weights, o->samples.tokenizer};
+  bool replaces = false;
+  kva_arena *arena = kva_arena_create();
+  for (size_t i = 0; !replaces && i < sizeof outputs / sizeof *outputs; i++) {
+    replaces = kva_cli_replaces_input("train", outputs[i].option, outputs[i].path, 3, inputs);
+    for (uint32_t k = 0; !replaces && k < o->settings.sources.n; k++)
+      replaces = replaces_data(outputs[i].option, outputs[i].path, o->settings.sources.v[k], arena);
+  }
+  kva_arena_destroy(arena);
+  return replaces;
+}
+
 /* The processes of the mesh. */
 static int join(train_options *o) {
   kva_diag *diag = kva_diag_create();
@@ -565,6 +590,7 @@ static int run(int argc, char **argv) {
   if (o.variants.n > 1 && o.settings.resume && *o.settings.resume)
     return usage_error("--resume=PATH is for a single run; --resume continues each variant from its own checkpoints");
   if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;
+  if (replaces_input(&o)) return EXIT_USAGE;
   if ((code = check_report(o.settings.report)) >= 0) return code;
   if ((code = kva_cli_mesh(o.mesh_text, &o.mesh)) >= 0 || (code = join(&o)) >= 0) return code;
   if (kva_train_misused(&o.settings)) code = usage_error(kva_train_misused(&o.settings));

@@ -39,6 +39,26 @@ limited mlp.o build models/mlp.kv -c
 expect 0 --version
 grep -qE '^kvasir [0-9]+\.[0-9]+\.[0-9]+$' "$work/out" || fail "--version"
 
+# What a command reads it does not replace.
+cp models/mlp.kv "$work/own.kv"
+cp tests/data/tasks/items.jsonl "$work/own.jsonl"
+expect 0 data "$work/text" -o "$work/own.tok"
+keeps() { # keeps FILE OPTION ARGUMENT...
+  cp "$work/$1" "$work/before"
+  expect 2 "${@:3}" "$2" "$work/$1"
+  says "$2 $work/$1 would replace $work/$1, which is read"
+  cmp -s "$work/before" "$work/$1" || fail "kvasir ${*:3} $2 $1 changes the file"
+}
+for option in --metrics --report; do
+  keeps own.kv $option train "$work/own.kv" --steps 1
+  keeps own.tok $option train models/lm.kv -D vocab=257 --data ngram "--data=tokens:$work/own.tok,length=8" --steps 1
+done
+keeps own.kv --samples train "$work/own.kv" --steps 1 --sample-every 1
+keeps own.kv -o opt "$work/own.kv" --passes=fold
+keeps own.kv --trace profile "$work/own.kv" --pin B=1 --pin T=2
+keeps own.kv -o profile models/mlp.kv --input "tokens=$work/own.kv"
+keeps own.jsonl --details eval models/lm.kv -D vocab=257 --task items --file "$work/own.jsonl"
+
 # Exit codes.
 expect 2
 expect 2 dance

@@ -250,6 +250,7 @@ static int run(int argc, char **argv) {
   if (!makes && n > 1) return usage_error("info and decode take one file");
   if (makes && !o.output) return usage_error("give the file to make with -o FILE.tok");
   if (!makes && (o.output || o.limit || o.end)) return usage_error("--output, --limit and --end are for making files");
+  if (o.json && !strcmp(action, "decode")) return usage_error("--json is for make and info");
   if (makes && (kva_cli_replaces_input("data", "-o", o.output, n, o.paths) ||
                 kva_cli_replaces_input("data", "-o", o.output, 1, &o.tokenizer)))
     return EXIT_USAGE;

@@ -84,6 +84,10 @@ static int run(int argc, char **argv) {
   if (code >= 0 || (code = kva_cli_passes(&kva_verb_opt, &o.passes)) >= 0) return code;
   if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   if (o.list || (o.choice.passes && !strcmp(o.choice.passes, "help"))) return print_list(o.json);
+  if (o.json) {
+    fprintf(stderr, "kvasir opt: --json is for --list\nTry: kvasir opt --help\n");
+    return EXIT_USAGE;
+  }
   if (n == 0 || !o.choice.passes) {
     fprintf(stderr, "kvasir opt: needs a model and --passes=A,B,...\nTry: kvasir opt --help\n");
     return EXIT_USAGE;

@@ -77,6 +77,8 @@ says "malformed JSON"
 expect 2 data "$work/texts"
 expect 2 data "$work/texts" -o "$work/x.tok" --limit ten
 expect 2 data info "$work/bytes.tok" -o "$work/x.tok"
+expect 2 data decode "$work/bytes.tok" --json
+says "--json is for make and info"
 expect 1 data "$work/none" -o "$work/x.tok"
 expect 1 data "$work/texts/binary" -o "$work/x.tok"
 says "there is no text"

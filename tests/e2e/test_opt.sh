@@ -23,6 +23,8 @@ expect 1 opt $model --passes=fuse,train
 says "pass 'train' requires property 'unfused'"
 expect 1 opt $model --passes=nothing
 says "no pass is called 'nothing'"
+expect 2 opt $model --passes=dce --json
+says "--json is for --list"
 expect 2 opt $model
 expect 2 opt $model --passes=dce --bisect-limit=few
 

@@ -35,6 +35,38 @@ follow 1e-3 small-sm_90a "${small[@]}" --device ptxsim --target sm_90a --threads
 follow 1e-3 small-library "${small[@]}" --device ptxsim --gemm library
 grep '^train .*K current' "$work/out" >"$work/shifts" || fail "no shift scalars"
 
+# Scores as large as floats: a mask with a finite value hides all keys of two queries, which then see them alike.
+cat >"$work/hidden.kv" <<'KV'
+model hidden <d = 32> (int32[B, T] tokens) => (float[B, T, 64] logits) {
+  param float[64, d] embed ~ normal(0.5)
+  param float[d, d] w ~ normal(0.2)
+  x = kv.gather(embed, tokens)
+  q = kv.reshape <shape = [B, 1, T, d]> (x @ w)
+  k = kv.reshape <shape = [B, 1, T, d]> (x)
+  row = kv.iota <shape = [T, 1], axis = 0, dtype = float> ()
+  y, lse = kv.attention (q, k, k, kv.where(row < 2, -3e38, row * 0))
+  logits = kv.reshape <shape = [B, T, d]> (y) @ kv.transpose <perm = [1, 0]> (embed)
+}
+
+train hidden (int32[B, T] targets) {
+  answer = kv.cast <to = int32> (kv.argmax <axis = -1, keepdims = false> (logits))
+  loss = kv.reduce_mean <keepdims = false> (kv.cross_entropy(logits, targets))
+  metric accuracy = kv.reduce_mean <keepdims = false> (kv.cast <to = float> (answer == targets))
+  optimizer = SGD <lr = 0.5>
+  clip = 100
+  steps = 8
+  batch = 2
+  data = random <length = 70>
+}
+KV
+for options in "sm_80 f32 1e-5" "sm_90a bf16 1e-3"; do
+  read -r arch precision tolerance <<<"$options"
+  expect 0 train "$work/hidden.kv" --precision "$precision" --device cpu --metrics "$work/hidden-cpu.jsonl"
+  expect 0 train "$work/hidden.kv" --precision "$precision" --device ptxsim --target "$arch" \
+    --metrics "$work/hidden.jsonl"
+  compare "$tolerance" "$work/hidden-cpu.jsonl" "$work/hidden.jsonl"
+done
+
 # What other sizes compute is the same without sanitizers.
 [ -z "${KVASIR_SANITIZED:-}" ] || exit 0
 

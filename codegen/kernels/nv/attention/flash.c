@@ -44,6 +44,7 @@ static void set_scores(kva_flash *f) {
   bool operands = kva_operand(a->n, KVA_ATTENTION_MASK) || kva_operand(a->n, KVA_ATTENTION_SLOPES);
   f->general = operands || a->attrs.softcap > 0 || a->attrs.scale <= 0;
   f->factor = (f->general ? 1 : a->attrs.scale) / log(2.0);
+  f->added = kva_operand(a->n, KVA_ATTENTION_MASK) && kva_operand_type(a->n, KVA_ATTENTION_MASK)->dtype != KVA_BOOL;
 }
 
 /* Rows of a warp's probabilities start 16 bytes apart modulo 128. */
@@ -368,6 +369,23 @@ kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x) {
   return kva_k_intrinsic(f->s.kb, &(kva_kintrinsic){.op = KVA_TILE_exp2}, x);
 }
 
+static kva_kval by_factor(const kva_flash *f, kva_kval x) {
+  return kva_k2(f->s.kb, KVA_K_mul, x, kva_k_const_f(f->s.kb, KVA_F32, f->factor));
+}
+
+/* Of large scores the product with `factor` is rounded by more than 1, and an FMA would leave that in the exponent of a
+ * row's largest score. So their difference is taken first, which is exact. */
+kva_kval kva_flash_shift(const kva_flash *f, kva_kval max) {
+  return f->added ? max : by_factor(f, max);
+}
+
+kva_kval kva_flash_probability(const kva_flash *f, kva_kval score, kva_kval shift) {
+  kva_kb *kb = f->s.kb;
+  if (f->added) return kva_flash_exp2(f, by_factor(f, kva_k2(kb, KVA_K_sub, score, shift)));
+  kva_kval factor = kva_k_const_f(kb, KVA_F32, f->factor);
+  return kva_flash_exp2(f, kva_k_op(kb, KVA_K_fma, score, factor, kva_k1(kb, KVA_K_neg, shift)));
+}
+
 kva_flash_query kva_flash_load_query(const kva_flash *f, const kva_expr *q) {
   kva_kb *kb = f->s.kb;
   kva_lower *l = f->s.l;
@@ -380,8 +398,8 @@ kva_flash_query kva_flash_load_query(const kva_flash *f, const kva_expr *q) {
   kva_kval nothing = kva_k_const_f(kb, KVA_F32, -INFINITY);
   lse = kva_k_select(kb, inside, kva_k_convert(kb, lse, KVA_F32), nothing);
   lse = kva_k_select(kb, kva_k2(kb, KVA_K_eq, lse, nothing), kva_k_const_f(kb, KVA_F32, INFINITY), lse);
-  return (kva_flash_query){.lse = kva_k2(kb, KVA_K_mul, lse, kva_k_const_f(kb, KVA_F32, 1 / log(2.0))),
-                           .delta = kva_k_select(kb, inside, kva_k_convert(kb, delta, KVA_F32), zero)};
+  kva_kval shift = f->added ? lse : kva_k2(kb, KVA_K_mul, lse, kva_k_const_f(kb, KVA_F32, 1 / log(2.0)));
+  return (kva_flash_query){.lse = shift, .delta = kva_k_select(kb, inside, kva_k_convert(kb, delta, KVA_F32), zero)};
 }
 
 kva_kval kva_flash_combine_row(const kva_flash *f, kva_kop op, kva_kval v) {

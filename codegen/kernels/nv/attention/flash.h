@@ -32,6 +32,7 @@ typedef struct kva_flash {
   int64_t depth16;  /* ceil(D / 16) */
   bool general;     /* scores need more than a factor and visibility */
   double factor;    /* exp(score) = exp2(factor * score), for scores as kva_flash_score gives them */
+  bool added;       /* a mask is added, whose finite values may be as large as floats are */
   const kva_expr *thread, *lane, *warp;
   kva_kloop *grid, *threads;
   kva_kbuf
@@ -101,7 +102,10 @@ const kva_expr *kva_flash_row(const kva_flash *f, const kva_expr *row);
 kva_kval kva_flash_score(const kva_flash *f, const kva_expr *q, const kva_expr *key, kva_kval dot, bool masked,
                          kva_kval *out_cap);
 kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x);
-/* The forward pass's values for query [s.b, s.h, q]; lse times log2 e. A query that does not exist or sees nothing has
+/* exp2(factor * (score - max)) is kva_flash_probability(score, kva_flash_shift(max)). */
+kva_kval kva_flash_shift(const kva_flash *f, kva_kval max);
+kva_kval kva_flash_probability(const kva_flash *f, kva_kval score, kva_kval shift);
+/* The forward pass's values for query [s.b, s.h, q]; lse as a shift. A query that does not exist or sees nothing has
  * +inf there, which makes its probabilities 0. */
 typedef struct kva_flash_query {
   kva_kval lse, delta;

@@ -124,8 +124,7 @@ static void differentiate(const backward *w, const kva_expr *far0, const kva_exp
   const kva_expr *at = w->by_key ? kva_expr_add(c, stage_row, e.column) : e.row;
   kva_kval cap, zero = kva_k_const_f(kb, KVA_F32, 0), lse = kva_k_load(kb, w->lse, at);
   kva_kval x = kva_flash_score(f, q, key, kva_k_load(kb, w->s, e.i), true, &cap);
-  x = kva_k_op(kb, KVA_K_fma, x, kva_k_const_f(kb, KVA_F32, f->factor), kva_k1(kb, KVA_K_neg, lse));
-  kva_kval p = kva_flash_exp2(f, x);
+  kva_kval p = kva_flash_probability(f, x, lse);
   kva_kval change = kva_k2(kb, KVA_K_sub, kva_k_load(kb, w->dp, e.i), kva_k_load(kb, w->delta, at));
   kva_kval ds = kva_k_select(kb, kva_k2(kb, KVA_K_eq, p, zero), zero, kva_k2(kb, KVA_K_mul, p, change));
   if (cap) ds = kva_k2(kb, KVA_K_mul, ds, cap);

@@ -112,11 +112,9 @@ static void add_to_row(const forward *w, kva_kbuf *sum, const kva_expr *row, kva
 static void probabilities(const forward *w) {
   const kva_flash *f = &w->f;
   kva_kb *kb = f->s.kb;
-  kva_kval factor = kva_k_const_f(kb, KVA_F32, f->factor);
   kva_flash_element e = kva_flash_each(f, f->far / 2);
-  kva_kval max = kva_k2(kb, KVA_K_mul, finite_max(w, kva_k_load(kb, w->max, e.row)), factor);
-  kva_kval x = kva_k_op(kb, KVA_K_fma, kva_k_load(kb, w->s, e.i), factor, kva_k1(kb, KVA_K_neg, max));
-  kva_kval p = kva_flash_exp2(f, x);
+  kva_kval shift = kva_flash_shift(f, finite_max(w, kva_k_load(kb, w->max, e.row)));
+  kva_kval p = kva_flash_probability(f, kva_k_load(kb, w->s, e.i), shift);
   kva_k_store(kb, w->p, e.i, p);
   add_to_row(w, w->sum, e.row, p);
   if (w->rounded) add_to_row(w, w->rounded, e.row, kva_k_convert(kb, kva_k_load(kb, w->p, e.i), KVA_F32));

@@ -55,7 +55,7 @@ static void share_query(const gradient *w, const kva_expr *i, kva_flash_query q)
 
 /* ---- a tile ------------------------------------------------------------------------------------------------------ */
 
-/* s = exp2(factor * s - lse) */
+/* s = exp(score - lse) */
 static void probabilities(const gradient *w, const kva_expr *of, const kva_expr *i, bool masked) {
   const kva_flash *f = &w->h.f;
   kva_kb *kb = f->s.kb;
@@ -64,8 +64,7 @@ static void probabilities(const gradient *w, const kva_expr *of, const kva_expr 
   const kva_expr *q = kva_expr_add(c, kva_hopper_position(&w->h, of), e.column);
   kva_kval x = kva_flash_score(f, q, kva_flash_row(f, e.row), kva_k_load(kb, w->s, e.i), masked, NULL);
   kva_kval lse = kva_k_load(kb, w->lse, kva_expr_add(c, shared_tile(w, i), e.column));
-  x = kva_k_op(kb, KVA_K_fma, x, kva_k_const_f(kb, KVA_F32, f->factor), kva_k1(kb, KVA_K_neg, lse));
-  kva_k_store(kb, w->s, e.i, kva_flash_exp2(f, x));
+  kva_k_store(kb, w->s, e.i, kva_flash_probability(f, x, lse));
   kva_k_loop_end(kb, e.loop);
 }
 

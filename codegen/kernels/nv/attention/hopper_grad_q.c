@@ -31,15 +31,13 @@ static void load_rows(gradient *w) {
   }
 }
 
-/* s = exp2(factor * s - lse) */
+/* s = exp(score - lse) */
 static void probabilities(const gradient *w, const kva_expr *i, bool masked) {
   const kva_flash *f = &w->h.f;
   kva_kb *kb = f->s.kb;
   kva_flash_softmax_scores(&w->x, kva_hopper_position(&w->h, i), masked);
-  kva_kval factor = kva_k_const_f(kb, KVA_F32, f->factor);
   kva_flash_element e = kva_flash_each(f, w->h.far / 2);
-  kva_kval shift = kva_k1(kb, KVA_K_neg, kva_k_load(kb, w->lse, e.row));
-  kva_kval p = kva_flash_exp2(f, kva_k_op(kb, KVA_K_fma, kva_k_load(kb, w->s, e.i), factor, shift));
+  kva_kval p = kva_flash_probability(f, kva_k_load(kb, w->s, e.i), kva_k_load(kb, w->lse, e.row));
   kva_k_store(kb, w->s, e.i, p);
   kva_k_loop_end(kb, e.loop);
 }

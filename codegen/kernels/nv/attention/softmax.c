@@ -100,7 +100,7 @@ void kva_flash_softmax_raise(const kva_flash_softmax *x) {
   kva_kval change = kva_k2(kb, KVA_K_mul, kva_k2(kb, KVA_K_sub, before, finite), factor);
   kva_kval rescale = kva_flash_exp2(x->f, change);
   kva_k_store(kb, x->max, r->var, max);
-  kva_k_store(kb, x->shift, r->var, kva_k2(kb, KVA_K_mul, finite, factor));
+  kva_k_store(kb, x->shift, r->var, kva_flash_shift(x->f, finite));
   kva_k_store(kb, x->rescale, r->var, rescale);
   kva_k_store(kb, x->sum, r->var, kva_k2(kb, KVA_K_mul, kva_k_load(kb, x->sum, r->var), rescale));
   kva_k_loop_end(kb, r);
@@ -109,10 +109,8 @@ void kva_flash_softmax_raise(const kva_flash_softmax *x) {
 void kva_flash_softmax_exponentials(const kva_flash_softmax *x) {
   const kva_flash *f = x->f;
   kva_kb *kb = f->s.kb;
-  kva_kval factor = kva_k_const_f(kb, KVA_F32, f->factor);
   kva_flash_element e = kva_flash_each(f, f->far / 2);
-  kva_kval shift = kva_k1(kb, KVA_K_neg, kva_k_load(kb, x->shift, e.row));
-  kva_kval v = kva_flash_exp2(f, kva_k_op(kb, KVA_K_fma, kva_k_load(kb, x->s, e.i), factor, shift));
+  kva_kval v = kva_flash_probability(f, kva_k_load(kb, x->s, e.i), kva_k_load(kb, x->shift, e.row));
   kva_k_store(kb, x->s, e.i, v);
   kva_k_loop_end(kb, e.loop);
   kva_kloop *r = kva_k_loop_begin(kb, KVA_K_UNROLL, num(x, 2), "row");
@@ -131,7 +129,7 @@ static void store_lse(const kva_flash_softmax *x, const kva_expr *row, kva_kval 
 
 void kva_flash_softmax_finish(const kva_flash_softmax *x) {
   kva_kb *kb = x->f->s.kb;
-  kva_kval zero = kva_k_const_f(kb, KVA_F32, 0), natural = kva_k_const_f(kb, KVA_F32, log(2.0));
+  kva_kval zero = kva_k_const_f(kb, KVA_F32, 0), natural = kva_k_const_f(kb, KVA_F32, x->f->added ? 1 : log(2.0));
   kva_kloop *r = kva_k_loop_begin(kb, KVA_K_UNROLL, num(x, 2), "row");
   kva_kval sum = kva_flash_combine_row(x->f, KVA_K_add, kva_k_load(kb, x->sum, r->var));
   kva_kval empty = kva_k2(kb, KVA_K_eq, sum, zero);

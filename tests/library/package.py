@@ -42,6 +42,10 @@ def test_load():
     assert np.array_equal(kvasir.load(line, pins={"B": 5}, threads=1, spin=False, cache="off")(x), y)
     assert np.allclose(kvasir.load(line, precision="bf16")(x), y, atol=0.05)
     assert model(x[:0]).shape == (0, 2)
+    text = b"model m <twice = false, parts = [1]> (float[B] x) => (float[B] y) {"
+    text += b" y = x  if twice { y = y + x }  for i in 0 : 3 { if contains(parts, i) { y = y + 10 } } }"
+    for defines, expected in (({"twice": True}, 14), ({"twice": False}, 12), ({"parts": [0, 2]}, 22)):
+        assert kvasir.load(text, defines=defines)(np.float32([2])) == expected, defines
     kept = model(x)
     model(x + 1)
     assert np.array_equal(kept, y), "results belong to the caller"

@@ -168,10 +168,15 @@ def encode(text):
     return None if text is None else os.fsencode(text)
 
 
+def _text_of_setting(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def settings(pairs):
     """A dictionary as an array of Setting."""
     pairs = dict(pairs or {})
-    return len(pairs), (Setting * len(pairs))(*[Setting(encode(k), encode(str(v))) for k, v in pairs.items()])
+    return len(pairs), (Setting * len(pairs))(*[Setting(encode(k), encode(_text_of_setting(v)))
+                                                for k, v in pairs.items()])
 
 
 def strings(values):

@@ -9,7 +9,7 @@
 
 #include <llvm-c/BitWriter.h>
 
-enum { REVISION = 3 };
+enum { REVISION = 4 };
 
 static void describe(const kva_cg_module *m, LLVMCodeGenFileType kind, kva_text *out) {
   const kva_codegen *cg = m->cg;

@@ -67,6 +67,13 @@ static void restore_addition(hidden *h, LLVMValueRef i) {
   LLVMInstructionEraseFromParent(i);
 }
 
+/* The same for shifts and divisions: `exact` says that no bits are lost, in that branch. */
+static void forget_exact(hidden *h, LLVMValueRef i) {
+  (void)h;
+  LLVMOpcode op = LLVMGetInstructionOpcode(i);
+  if (op == LLVMLShr || op == LLVMAShr || op == LLVMUDiv || op == LLVMSDiv) LLVMSetExact(i, false);
+}
+
 static void each_instruction(hidden *h, LLVMModuleRef module, void (*f)(hidden *h, LLVMValueRef i)) {
   for (LLVMValueRef fn = LLVMGetFirstFunction(module); fn; fn = LLVMGetNextFunction(fn))
     for (LLVMBasicBlockRef block = LLVMGetFirstBasicBlock(fn); block; block = LLVMGetNextBasicBlock(block))
@@ -121,6 +128,7 @@ kva_status kva_ptx_work_around(kva_cg_module *m) {
   h.function = LLVMAddFunction(m->ir, "kva.hidden", h.type);
   each_instruction(&h, m->ir, hide_condition);
   each_instruction(&h, m->ir, restore_addition);
+  each_instruction(&h, m->ir, forget_exact);
   LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
   LLVMErrorRef error = LLVMRunPasses(m->ir, "function(instcombine<no-verify-fixpoint>)", m->machine, options);
   LLVMDisposePassBuilderOptions(options);

@@ -36,6 +36,13 @@ static const program programs[] = {
                                 "  b = kv.less(x, 0.0)\n"
                                 "  k = kv.mod(kv.cast <to = int64> (kv.concat(b, b)), 3) + (-1)\n"
                                 "  z = kv.cast <to = double> (k)\n  y = kv.tan(z)\n}"},
+    /* NVPTX's passes take addresses of even elements for those of odd ones (codegen/llvm_ptx.c). */
+    {"a rotation of neighbours",
+     "main (float[7] x, float[3] c, float[3] s) => (float[6] y) {\n"
+     "  a = kv.slice <starts = [0], shape = [3], steps = [2]> (x)\n"
+     "  b = kv.slice <starts = [1], shape = [3], steps = [2]> (x)\n"
+     "  p = kv.reshape <shape = [3, 1]> (a * c - b * s)\n  q = kv.reshape <shape = [3, 1]> (b * c + a * s)\n"
+     "  y = kv.reshape <shape = [6]> (kv.concat <axis = 1> (p, q))\n}"},
     /* Rows that no weight reaches are not multiplied with it, and rows before the first are zeros. */
     {"infinite weights of a shift",
      "main (double[1, 2, 4, 2] x) => (double[1, 2, 4, 2] y, double[1, 2, 4, 2] z, double[1, 2, 4, 2] u) {\n"

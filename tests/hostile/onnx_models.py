@@ -350,6 +350,11 @@ def model_split_outputs():
                   (2, 4), (2, 2), opset=18)
 
 
+def model_scalar_lengths():
+    return model(graph([node("ReverseSequence", ["x", "n"], ["y"], "turned")], [info("x", (2, 3)), info("n", (), 7)],
+                       [info("y", (2, 3))]), opset=17)
+
+
 def model_split_both():
     return simple([node("Split", ["x", "s"], ["y", "z"], "cut", attrs=[attr_int("num_outputs", 2), attr_int("axis", 1)])],
                   (2, 4), (2, 2), [int64s("s", [2, 2])], opset=18)

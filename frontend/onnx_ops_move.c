@@ -27,6 +27,7 @@ kva_status kva_onnx_transpose(kva_onnx_call *k) {
 
 typedef struct slicing {
   kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
+  kva_dim assumed[KVA_MAX_RANK]; /* shape, for the sizes that the model is meant for */
   int64_t steps[KVA_MAX_RANK];
 } slicing;
 
@@ -40,12 +41,12 @@ static void slice_numbers(kva_expr_ctx *x, int64_t extent, int64_t start, int64_
   if (step > 0 && end > start) n = (end - start - 1) / step + 1;
   if (step < 0 && start > end) n = (start - end - 1) / (step == INT64_MIN ? INT64_MAX : -step) + 1;
   out->starts[axis] = kva_expr_const(x, n ? start : 0);
-  out->shape[axis] = kva_expr_const(x, n);
+  out->shape[axis] = out->assumed[axis] = kva_expr_const(x, n);
   out->steps[axis] = n ? step : 1;
 }
 
 /* A bound on a symbolic extent d, as a position. Negative bounds count from the end. A bound that may exceed d is
- * clamped if `cut` is set. Operands are never empty, so -1 is d - 1 without a clamp. */
+ * clamped if `cut` is set. -1 is d - 1 without a clamp: see of_empty. */
 static kva_dim slice_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, bool cut) {
   int64_t v;
   bool number = kva_expr_is_const(bound, &v);
@@ -62,6 +63,11 @@ static kva_dim slice_length(kva_expr_ctx *x, kva_dim d, kva_dim from, kva_dim to
   kva_dim zero = kva_expr_const(x, 0), most_missing = kva_expr_addi(x, d, -1);
   bool fits = kva_expr_provably_le(x, zero, n) || kva_expr_provably_le(x, most_missing, kva_expr_sub(x, to, from));
   return fits ? n : kva_expr_max(x, n, zero);
+}
+
+/* The length n of a slice of d elements from the last one on, d - 1; where there is none, the slice is empty, too. */
+static kva_dim of_empty(kva_expr_ctx *x, kva_dim d, kva_dim n) {
+  return kva_expr_provably_le(x, n, d) ? n : kva_expr_min(x, n, d);
 }
 
 /* A bound of a backward slice: numbers count from the end if they are negative, and are clamped to [low, d - 1]. False:
@@ -89,14 +95,15 @@ static kva_status slice_backward(kva_onnx_call *k, kva_dim d, kva_dim start, kva
   if (step == INT64_MIN || !backward_bound(x, d, start, 0, &from) || !backward_bound(x, d, end, -1, &to))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "backward slice of axis %u, whose bounds may count from the end", axis);
   kva_dim n = kva_expr_ceildiv(x, kva_expr_sub(x, from, to), kva_expr_const(x, -step)), none = kva_expr_const(x, 0);
+  if (!kva_expr_provably_le(x, none, n)) n = kva_expr_max(x, n, none);
   out->starts[axis] = from;
-  out->shape[axis] = kva_expr_provably_le(x, none, n) ? n : kva_expr_max(x, n, none);
+  out->shape[axis] = out->assumed[axis] = of_empty(x, d, n);
   out->steps[axis] = step;
   return KVA_OK;
 }
 
 /* Forward slice of a symbolic extent. A start before the first element would read out of bounds, so it is clamped if
- * the extent may be smaller. */
+ * the extent may be smaller. The last element is taken to be there: models know that it is one. */
 static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva_dim end, int64_t step, uint32_t axis,
                                  slicing *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
@@ -106,8 +113,10 @@ static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva
   kva_dim from = slice_bound(x, d, start, false), to = slice_bound(x, d, end, true);
   bool in_doubt = number ? s < -1 : !kva_expr_lower_bound(from, &low) || low < 0;
   if (in_doubt) from = kva_expr_max(x, from, kva_expr_const(x, 0));
+  kva_dim n = slice_length(x, d, from, to, step);
   out->starts[axis] = from;
-  out->shape[axis] = slice_length(x, d, from, to, step);
+  out->shape[axis] = number && s == -1 ? of_empty(x, d, n) : n;
+  out->assumed[axis] = kva_expr_is(n, 1) ? n : out->shape[axis];
   out->steps[axis] = step;
   return KVA_OK;
 }
@@ -220,7 +229,7 @@ kva_status kva_onnx_slice_op(kva_onnx_call *k) {
   KVA_TRY(slice_operands(k, &starts, &ends, &axes, &steps));
   for (uint32_t i = 0; i < rank; i++) {
     s.starts[i] = kva_expr_const(kva_onnx_exprs(k), 0);
-    s.shape[i] = kva_onnx_dim(x, i);
+    s.shape[i] = s.assumed[i] = kva_onnx_dim(x, i);
     s.steps[i] = 1;
   }
   for (uint32_t i = 0; i < starts.n; i++) {
@@ -228,7 +237,9 @@ kva_status kva_onnx_slice_op(kva_onnx_call *k) {
     KVA_TRY(slice_axis(k, axis, starts.v[i], ends.v[i], steps.n ? steps.v[i] : 1, &s));
   }
   kva_slice_attrs attrs = {.starts = {rank, s.starts}, .shape = {rank, s.shape}, .steps = {rank, s.steps}};
-  return kva_onnx_done(k, kva_build(k->b, KVA_OP_slice, 1, &x, &attrs));
+  kva_value *y = kva_build(k->b, KVA_OP_slice, 1, &x, &attrs);
+  bool assumes = k->b->assumes && !k->b->failed;
+  return kva_onnx_done(k, assumes ? kva_assume(k->b, y, s.assumed, "the last elements, of Slice") : y);
 }
 
 /* ---- pad --------------------------------------------------------------------------------------------------------- */

@@ -154,6 +154,11 @@ static const node_case cases[] = {
      "float N,M;=int64 9000000000 -2;=int64 1 0;=int64 0 1;=int64 -1 -3",
      1,
      {"N=5,M=6", "N=2,M=9", "N=1,M=3"}},
+    {"Slice",
+     "",
+     "float N,M;=int64 -3 -1;=int64 -9000000000 2;=int64 0 1;=int64 -1 1",
+     1,
+     {"N=5,M=2", "N=0,M=5", "N=2,M=0"}},
 };
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
@@ -350,6 +355,8 @@ static void test_other_sizes_are_refused(void **state) {
   expect_refusal("LinearAttention", "q_num_heads=2;kv_num_heads=2;update_rule=gated",
                  "float B,T,Q;float B,T,Q;float B,T,V;-;float B,T,G", "B=1,T=2,Q=8,V=2,G=6",
                  "decay or beta of LinearAttention");
+  expect_refusal("Slice", "", "float N,M;=int64 -1;=int64 9223372036854775807", "N=0,M=3",
+                 "extent 0 of the last elements, of Slice at node 'node' is min(N, 1) = 0 here, but must be 1");
 }
 
 int main(void) {

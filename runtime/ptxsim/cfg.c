@@ -1,6 +1,9 @@
 /* Basic blocks and immediate post-dominators: the points where the lanes of a divergent branch reconverge. Dominance on
  * the reversed graph after Cooper, Harvey, Kennedy: A Simple, Fast Dominance Algorithm (2001). The virtual exit, block
- * n, succeeds every exit. Blocks that reach no exit (endless loops) have it as post-dominator. */
+ * n, succeeds every exit. Blocks that reach no exit (endless loops) have it as post-dominator.
+ *
+ * An `exit` is no such exit where the kernel has a path to a `ret`: LLVM puts it where control cannot be, as behind a
+ * switch over all values. Lanes that take it are gone, and the others meet as if it were not there. */
 #include "runtime/ptxsim/program.h"
 
 #include <string.h>
@@ -8,6 +11,7 @@
 typedef struct graph {
   const kva_ptx_kernel *k;
   kva_arena *arena;
+  bool exits;             /* `exit` succeeds a block, too */
   uint32_t n;             /* number of blocks; block n is the virtual exit */
   uint32_t *block;        /* by instruction */
   uint32_t *first, *last; /* by block */
@@ -44,7 +48,7 @@ static void successors(const graph *g, uint32_t b, void (*fn)(graph *g, uint32_t
   bool falls = !ends_block(i) || i->guard != PTX_NONE;
   if (i->op == PTX_OP_BRANCH) fn(out, b, g->block[i->target]);
   for (int64_t t = 0; i->op == PTX_OP_BRANCH_TABLE && t < i->imm; t++) fn(out, b, g->block[i->list[t]]);
-  if (i->op == PTX_OP_EXIT) fn(out, b, g->n);
+  if (i->op == PTX_OP_EXIT && (g->exits || !i->flag)) fn(out, b, g->n);
   if (falls) fn(out, b, b + 1);
 }
 
@@ -95,7 +99,14 @@ static void find_order(graph *g) {
   uint8_t *seen = kva_arena_alloc(g->arena, g->n + 1);
   uint32_t *stack = KVA_NEW_ARRAY(g->arena, uint32_t, 2 * (g->n + 2));
   memset(g->position, 0xff, (g->n + 1) * sizeof *g->position);
+  g->n_order = 0;
   visit(g, g->n, stack, seen);
+}
+
+static void walk(graph *g, bool exits) {
+  g->exits = exits;
+  find_predecessors(g);
+  find_order(g);
 }
 
 static uint32_t intersect(const graph *g, uint32_t a, uint32_t b) {
@@ -138,8 +149,8 @@ void kva_ptx_build_cfg(kva_ptx_kernel *k, kva_arena *arena) {
   g.order = KVA_NEW_ARRAY(arena, uint32_t, g.n + 1);
   g.position = KVA_NEW_ARRAY(arena, uint32_t, g.n + 1);
   g.idom = KVA_NEW_ARRAY(arena, uint32_t, g.n + 1);
-  find_predecessors(&g);
-  find_order(&g);
+  walk(&g, false);
+  if (g.position[0] == PTX_NONE) walk(&g, true);
   find_post_dominators(&g);
   for (uint32_t b = 0; b < g.n; b++) {
     ptx_ins *i = &k->ins[g.last[b]];

@@ -25,11 +25,16 @@ static kva_status decode_brx(ptx_decoder *d) {
   return kva_ptx_source(d, 0, PTX_U32, &d->i->src[0]);
 }
 
-static kva_status decode_exit(ptx_decoder *d) {
+static kva_status decode_ret(ptx_decoder *d) {
   d->i->op = PTX_OP_EXIT;
   d->i->class = KVA_PTX_CLASS_BRANCH;
   kva_ptx_take(d, "uni");
   return kva_ptx_finish(d, 0);
+}
+
+static kva_status decode_exit(ptx_decoder *d) {
+  d->i->flag = true;
+  return decode_ret(d);
 }
 
 static kva_status decode_trap(ptx_decoder *d) {
@@ -229,7 +234,7 @@ static kva_status decode_elect(ptx_decoder *d) {
 static const ptx_decode_row rows[] = {
     {"bra", decode_bra},
     {"brx", decode_brx},
-    {"ret", decode_exit},
+    {"ret", decode_ret},
     {"exit", decode_exit},
     {"trap", decode_trap},
     {"bar", decode_bar},

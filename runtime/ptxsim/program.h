@@ -155,7 +155,7 @@ struct ptx_ins {
   bool relocate, relocate2; /* imm, imm2 are offsets from the start of dynamic shared memory */
   uint8_t width;            /* bytes of the data registers of ld and st, at least the type's */
   bool flag2;               /* operands of 64 bits */
-  bool flag;                /* strong memory access, uniform branch, aligned barrier, transposed matrix */
+  bool flag;                /* strong memory access, uniform branch, aligned barrier, transposed matrix, `exit` */
   uint32_t guard;           /* predicate operand or PTX_NONE */
   uint32_t dst, dst2;       /* slots (byte offsets in the register file), or predicate indices */
   uint32_t src[4];          /* slots or predicate operands */

@@ -114,6 +114,21 @@ static void lanes_that_exit_early(void **state) {
         exits, 1000);
 }
 
+/* A switch over all values, whose last case LLVM sends to an exit: lanes meet for the shuffle nevertheless. */
+static uint32_t switched(uint32_t tid, uint32_t v) {
+  (void)tid;
+  return v % 3 * 7;
+}
+static void exits_that_no_lane_takes(void **state) {
+  (void)state;
+  check(PROLOGUE("k") "rem.u32 %r3, %r1, 3; setp.eq.u32 %p1, %r3, 0; @%p1 bra A; setp.eq.u32 %p2, %r3, 1; @%p2 bra B;\n"
+                      "setp.eq.u32 %p3, %r3, 2; @%p3 bra C; bra.uni NEVER;\n"
+                      "A: mov.u32 %r2, 0; bra.uni MEET;\nB: mov.u32 %r2, 7; bra.uni MEET;\nC: mov.u32 %r2, 14;\n"
+                      "MEET: shfl.sync.idx.b32 %r4, %r2, %laneid, 31, -1; st.global.u32 [%d2], %r4;\nret;\n"
+                      "NEVER: exit;\n}\n",
+        switched, 1000);
+}
+
 static uint32_t logic(uint32_t tid, uint32_t v) {
   bool a = v & 1, b = v & 2, c = tid & 1;
   return (uint32_t)((a && b) + 2 * (a || !c) + 4 * (a != b) + 8 * !c + 16 * (v < 500 && c) + 32 * (!(v < 500) && c) +
@@ -220,15 +235,11 @@ static void carries(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(loops_of_different_length),
-      cmocka_unit_test(nested_loops_with_breaks),
-      cmocka_unit_test(latch_before_header),
-      cmocka_unit_test(branch_tables),
-      cmocka_unit_test(lanes_that_exit_early),
-      cmocka_unit_test(predicate_logic),
-      cmocka_unit_test(scopes_and_special_registers),
-      cmocka_unit_test(three_dimensional_grids),
-      cmocka_unit_test(carries),
+      cmocka_unit_test(loops_of_different_length), cmocka_unit_test(nested_loops_with_breaks),
+      cmocka_unit_test(latch_before_header),       cmocka_unit_test(branch_tables),
+      cmocka_unit_test(lanes_that_exit_early),     cmocka_unit_test(exits_that_no_lane_takes),
+      cmocka_unit_test(predicate_logic),           cmocka_unit_test(scopes_and_special_registers),
+      cmocka_unit_test(three_dimensional_grids),   cmocka_unit_test(carries),
       cmocka_unit_test(comparisons_of_halves),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 """kvasir serve over plain HTTP: texts, streams, what is refused, clients that leave, that send junk, the end."""
 import concurrent.futures
+import errno
 import json
 import re
 import signal
@@ -122,8 +123,9 @@ def raw(s, data, wait=True):
             c.shutdown(socket.SHUT_WR)
             while block := c.recv(65536):
                 got += block
-    except (ConnectionResetError, BrokenPipeError):
-        pass
+    except OSError as e:  # the server may have closed
+        if e.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
+            raise
     c.close()
     return got
 

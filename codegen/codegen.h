@@ -118,8 +118,8 @@ typedef struct kva_codegen kva_codegen;
 KVA_MUST_USE kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg);
 void kva_codegen_destroy(kva_codegen *cg); /* JIT code dies with it */
 const kva_target *kva_codegen_target(const kva_codegen *cg);
-/* Features that the CPU must have: kva_code.needs. NULL for a GPU. */
-const char *kva_codegen_needs(const kva_codegen *cg);
+/* What the CPU must have: kva_code.needs. */
+uint32_t kva_codegen_needs(const kva_codegen *cg);
 kva_pass_control *kva_codegen_control(const kva_codegen *cg);
 
 /* Adds a scheduled kernel; symbols[i] is the shape symbol whose value the kernel receives as its i-th symbol.

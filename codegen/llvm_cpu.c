@@ -86,7 +86,7 @@ void kva_codegen_destroy(kva_codegen *cg) {
   kva_arena_destroy(cg->arena);
 }
 
-const char *kva_codegen_needs(const kva_codegen *cg) {
+uint32_t kva_codegen_needs(const kva_codegen *cg) {
   return cg->needs;
 }
 

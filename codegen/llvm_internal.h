@@ -35,12 +35,13 @@ struct kva_codegen {
   kva_target target;
   int opt_level;
   LLVMTargetRef llvm_target;
-  const char *triple, *cpu, *features, *needs; /* needs: kva_code.needs */
-  bool foreign;                                /* for a CPU of another kind of machine than the host */
-  bool in_process;                             /* kva_target_options.in_process */
-  kva_pass_control *control;                   /* borrowed, or NULL */
-  const struct kva_cache *cache;               /* borrowed, or NULL */
-  kva_cg_module *module;                       /* gets what is added; the last of the modules */
+  const char *triple, *cpu, *features;
+  uint32_t needs;                /* kva_code.needs */
+  bool foreign;                  /* for a CPU of another kind of machine than the host */
+  bool in_process;               /* kva_target_options.in_process */
+  kva_pass_control *control;     /* borrowed, or NULL */
+  const struct kva_cache *cache; /* borrowed, or NULL */
+  kva_cg_module *module;         /* gets what is added; the last of the modules */
   KVA_VEC(kva_cg_module *) modules;
   LLVMOrcLLJITRef jit;        /* NULL before kva_codegen_jit */
   LLVMMemoryBufferRef object; /* NULL before kva_codegen_object */
@@ -297,8 +298,9 @@ void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const 
 
 /* A CPU in LLVM's terms. */
 typedef struct kva_cg_cpu {
-  const char *triple, *name, *features, *needs; /* needs: kva_code.needs */
-  bool foreign;                                 /* of another kind of machine than the host */
+  const char *triple, *name, *features;
+  uint32_t needs; /* kva_code.needs */
+  bool foreign;   /* of another kind of machine than the host */
 } kva_cg_cpu;
 /* See kva_codegen_describe. `arena` holds the strings. */
 KVA_MUST_USE kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag,

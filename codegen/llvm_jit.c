@@ -1,6 +1,7 @@
 /* Kernels in process: LLJIT links the modules' objects. Memory functions come from the process, and those of libm from
  * libm itself: a host that loads Kvasir by dlopen may not show its own. */
 #include "codegen/llvm_internal.h"
+#include "runtime/base/cpu.h"
 
 #include <gnu/lib-names.h>
 #include <llvm-c/Orc.h>

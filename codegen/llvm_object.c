@@ -262,8 +262,8 @@ static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
 }
 
 static LLVMValueRef code(const writer *w, const kva_code *c) {
-  LLVMValueRef fields[] = {c32(w, c->format), c32(w, 0),          string(w, c->arch), tensor(w, c->data, c->bytes),
-                           c64(w, c->bytes),  string(w, c->needs)};
+  LLVMValueRef fields[] = {c32(w, c->format), c32(w, c->needs), string(w, c->arch), tensor(w, c->data, c->bytes),
+                           c64(w, c->bytes)};
   return RECORD(w, kva_code, fields);
 }
 

@@ -1,5 +1,6 @@
 /* Describes the target that the options, or the host, determine. */
 #include "codegen/llvm_internal.h"
+#include "runtime/base/cpu.h"
 #include "runtime/base/platform.h"
 #include "runtime/base/trap.h"
 
@@ -23,39 +24,39 @@ enum { HOST = X86 };
 typedef struct cpu_row {
   const char *name;
   int vector_bits;
-  uint32_t dots;     /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2, KVA_TARGET_AMX */
-  int machine;       /* index in machines */
-  const char *needs; /* kva_code.needs */
+  uint32_t dots;  /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2, KVA_TARGET_AMX */
+  int machine;    /* index in machines */
+  uint32_t needs; /* kva_code.needs */
 } cpu_row;
 #define SIGNED KVA_TARGET_DOT4_SIGNED
 #define DOTS   (KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED)
 /* Of CPUs with AVX512_BF16. Measured on Zen 5: as many vdpbf16ps as FMAs in a time, so twice the products. On Intel's
  * FMAs of converted elements are no slower; those have AMX. */
 #define ZEN (KVA_TARGET_DOT4 | KVA_TARGET_DOT2)
-#define V2  "popcnt,sse4.2"
-#define V3  V2 ",avx2,bmi,bmi2,fma"
-#define V4  V3 ",avx512bw,avx512cd,avx512dq,avx512f,avx512vl"
-#define ICE V4 ",avx512bitalg,avx512ifma,avx512vbmi,avx512vbmi2,avx512vnni,avx512vpopcntdq,gfni"
-#define A76 "dotprod,fullfp16,lse"
-#define V1  A76 ",bf16,i8mm,sve"
+#define V2  KVA_CPU_SSE42
+#define V3  (V2 | KVA_CPU_AVX2 | KVA_CPU_FMA)
+#define V4  (V3 | KVA_CPU_AVX512VL)
+#define ICE (V4 | KVA_CPU_AVX512VNNI | KVA_CPU_AVX512VBMI2 | KVA_CPU_GFNI)
+#define A76 (KVA_CPU_DOTPROD | KVA_CPU_FULLFP16 | KVA_CPU_LSE)
+#define V1  (A76 | KVA_CPU_BF16 | KVA_CPU_I8MM | KVA_CPU_SVE)
 static const cpu_row cpus[] = {
-    {"x86-64", 128, 0, X86, ""},
+    {"x86-64", 128, 0, X86, 0},
     {"x86-64-v2", 128, 0, X86, V2},
     {"x86-64-v3", 256, 0, X86, V3},
     {"x86-64-v4", 512, 0, X86, V4},
     {"haswell", 256, 0, X86, V3},
     {"skylake", 256, 0, X86, V3},
     {"skylake-avx512", 512, 0, X86, V4},
-    {"cascadelake", 512, KVA_TARGET_DOT4, X86, V4 ",avx512vnni"},
+    {"cascadelake", 512, KVA_TARGET_DOT4, X86, V4 | KVA_CPU_AVX512VNNI},
     {"icelake-server", 512, KVA_TARGET_DOT4, X86, ICE},
-    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86, ICE ",amx-tile,avx512bf16"},
-    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 ",gfni"},
-    {"znver1", 256, 0, X86, V3 ",sse4a"},
-    {"znver2", 256, 0, X86, V3 ",sse4a"},
-    {"znver3", 256, 0, X86, V3 ",sse4a"},
-    {"znver4", 512, ZEN, X86, ICE ",avx512bf16,sse4a"},
-    {"znver5", 512, ZEN, X86, ICE ",avx512bf16,sse4a"},
-    {"cortex-a72", 128, 0, AARCH64, ""},
+    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86, ICE | KVA_CPU_AMX_TILE | KVA_CPU_AVX512BF16},
+    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 | KVA_CPU_GFNI},
+    {"znver1", 256, 0, X86, V3 | KVA_CPU_SSE4A},
+    {"znver2", 256, 0, X86, V3 | KVA_CPU_SSE4A},
+    {"znver3", 256, 0, X86, V3 | KVA_CPU_SSE4A},
+    {"znver4", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_SSE4A},
+    {"znver5", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_SSE4A},
+    {"cortex-a72", 128, 0, AARCH64, 0},
     {"cortex-a76", 128, SIGNED, AARCH64, A76},
     {"neoverse-n1", 128, SIGNED, AARCH64, A76},
     {"apple-m1", 128, SIGNED, AARCH64, A76},
@@ -185,20 +186,6 @@ static void describe_cpu(const kva_target_options *options, const machine_row *r
   snprintf(out->description, sizeof out->description, "%s %s %d-bit", row->arch, cpu->name, bits);
 }
 
-/* Those of LLVM's list, "+avx2,-sse4a", that another CPU may lack. */
-static const char *needs_of(const char *features, kva_arena *arena) {
-  kva_text needs = {0};
-  for (const char *f = features; *f; f += *f == ',') {
-    size_t length = strcspn(f, ",");
-    if (*f == '+' && kva_cpu_has(f + 1, length - 1))
-      kva_text_add(&needs, "%s%.*s", needs.len ? "," : "", (int)length - 1, f + 1);
-    f += length;
-  }
-  const char *copy = kva_arena_strdup(arena, kva_text_string(&needs));
-  kva_text_free(&needs);
-  return copy;
-}
-
 kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag, kva_cg_cpu *out_cpu,
                                kva_target *out_target) {
   bool own = !options->cpu && !options->triple;
@@ -209,11 +196,12 @@ kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *are
   out_cpu->name =
       own ? own_string(arena, LLVMGetHostCPUName()) : kva_arena_strdup(arena, options->cpu ? options->cpu : row->cpu);
   out_cpu->features = own ? own_string(arena, LLVMGetHostCPUFeatures()) : "";
-  const cpu_row *named = own ? NULL : find_cpu(out_cpu->name);
-  out_cpu->needs = named ? named->needs : needs_of(out_cpu->features, arena);
   out_cpu->triple = own_string(arena, options->triple || out_cpu->foreign ? LLVMNormalizeTargetTriple(row->triple)
                                                                           : LLVMGetDefaultTargetTriple());
   describe_cpu(options, row, out_cpu, out_target);
+  const cpu_row *named = own ? NULL : find_cpu(out_cpu->name);
+  uint32_t tiles = kva_target_has(out_target, KVA_TARGET_AMX) ? KVA_CPU_AMX_TILE : 0;
+  out_cpu->needs = named ? named->needs : own ? kva_cpu_features() | tiles : 0;
   out_target->relaxed_math = options->relaxed_math;
   out_target->bf16x3_gemm = options->bf16x3_gemm;
   if (!options->bf16x3_gemm || kva_target_has(out_target, KVA_TARGET_AMX)) return KVA_OK;

@@ -326,12 +326,11 @@ typedef enum kva_code_format {
 } kva_code_format;
 
 typedef struct kva_code {
-  int32_t format; /* kva_code_format */
-  int32_t reserved;
+  int32_t format;   /* kva_code_format */
+  uint32_t needs;   /* functions: what the CPU must have (runtime/base/cpu.h) */
   const char *arch; /* "sm_80"; NULL for functions */
   const void *data;
   int64_t bytes;
-  const char *needs; /* functions: features that the CPU must have (kva_cpu_check), or NULL */
 } kva_code;
 
 typedef struct kva_artifact {
@@ -365,7 +364,7 @@ _Static_assert(sizeof(kva_condition) == 40, "abi");
 _Static_assert(sizeof(kva_program) == 96, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 208, "abi");
-_Static_assert(sizeof(kva_code) == 40, "abi");
+_Static_assert(sizeof(kva_code) == 32, "abi");
 _Static_assert(sizeof(kva_artifact) == 104, "abi");
 
 #endif

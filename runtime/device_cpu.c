@@ -1,6 +1,7 @@
 /* The CPU as a device: kernels are functions of this process; the pool's threads share their work items. Items are
  * independent, so results have the same bits on any number of threads. */
 #include "runtime/device.h"
+#include "runtime/base/cpu.h"
 
 /* Waking threads takes a few microseconds, which copies below SERIAL_BYTES do not repay. */
 enum { SERIAL_BYTES = 16 << 10, COPY_PIECE = 64 << 10 };

@@ -1,22 +1,17 @@
-/* Features of this CPU, by LLVM's names: those that only some of the CPUs have that code can be generated for. Features
- * that come together are one: a CPU with BMI2 has F16C, LZCNT and MOVBE. */
+/* See cpu.h. */
+#include "runtime/base/cpu.h"
 #include "runtime/base/platform.h"
 
 #include <string.h>
 
-typedef struct feature_row {
-  const char *name;
-  bool present;
-} feature_row;
-
-static bool find_present(const feature_row *rows, size_t n, const char *name, size_t length) {
-  for (size_t i = 0; i < n; i++)
-    if (strlen(rows[i].name) == length && !memcmp(rows[i].name, name, length)) return rows[i].present;
-  return false;
-}
-
 #if defined __x86_64__
 #include <cpuid.h>
+
+uint32_t kva_cpu_features(void) {
+#define BIT(id, name) | (uint32_t)(__builtin_cpu_supports(name) != 0) << KVA_BIT_##id
+  return 0 KVA_X86_FEATURES(BIT);
+#undef BIT
+}
 
 /* Of bytes and of bfloat16. */
 static bool has_tiles(void) {
@@ -25,46 +20,45 @@ static bool has_tiles(void) {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & ALL) == ALL && kva_tiles_permit();
 }
 
-/* Also asks whether the system saves the registers. */
-#define ASK(name) \
-  { name, __builtin_cpu_supports(name) }
-
-bool kva_cpu_has(const char *feature, size_t length) {
-  const feature_row rows[] = {ASK("avx2"),       ASK("avx512bf16"),      ASK("avx512bitalg"), ASK("avx512bw"),
-                              ASK("avx512cd"),   ASK("avx512dq"),        ASK("avx512f"),      ASK("avx512ifma"),
-                              ASK("avx512vbmi"), ASK("avx512vbmi2"),     ASK("avx512vl"),     ASK("avx512vnni"),
-                              ASK("bmi"),        ASK("avx512vpopcntdq"), ASK("bmi2"),         ASK("fma"),
-                              ASK("gfni"),       ASK("popcnt"),          ASK("sse4.2"),       ASK("sse4a")};
-  bool tiles = length == strlen("amx-tile") && !memcmp(feature, "amx-tile", length);
-  return tiles ? has_tiles() : find_present(rows, sizeof rows / sizeof *rows, feature, length);
-}
-
 #elif defined __aarch64__
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
-bool kva_cpu_has(const char *feature, size_t length) {
+uint32_t kva_cpu_features(void) {
   unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
-  const feature_row rows[] = {{"bf16", second & HWCAP2_BF16},   {"dotprod", first & HWCAP_ASIMDDP},
-                              {"fullfp16", first & HWCAP_FPHP}, {"i8mm", second & HWCAP2_I8MM},
-                              {"lse", first & HWCAP_ATOMICS},   {"sve", first & HWCAP_SVE}};
-  return find_present(rows, sizeof rows / sizeof *rows, feature, length);
+  return (first & HWCAP_ASIMDDP ? KVA_CPU_DOTPROD : 0) | (first & HWCAP_FPHP ? KVA_CPU_FULLFP16 : 0) |
+         (first & HWCAP_ATOMICS ? KVA_CPU_LSE : 0) | (first & HWCAP_SVE ? KVA_CPU_SVE : 0) |
+         (second & HWCAP2_BF16 ? KVA_CPU_BF16 : 0) | (second & HWCAP2_I8MM ? KVA_CPU_I8MM : 0);
+}
+
+static bool has_tiles(void) {
+  return false;
 }
 
 #else
-bool kva_cpu_has(const char *feature, size_t length) {
-  return find_present(NULL, 0, feature, length);
+uint32_t kva_cpu_features(void) {
+  return 0;
+}
+
+static bool has_tiles(void) {
+  return false;
 }
 #endif
 
-kva_status kva_cpu_check(const char *features, const char *target, kva_diag *diag) {
-  for (const char *f = features ? features : ""; *f;) {
-    size_t length = strcspn(f, ",");
-    if (!kva_cpu_has(f, length))
-      return kva_fail(diag, KVA_MISSING, NULL,
-                      "code for %s does not run on this machine, which has no %.*s: build for another --target", target,
-                      (int)length, f);
-    f += length + (f[length] == ',');
-  }
-  return KVA_OK;
+/* That of the lowest bit. */
+static const char *name_of(uint32_t features) {
+#define NAME(id, name) name "\0"
+  const char *at = KVA_CPU_FEATURES(NAME);
+#undef NAME
+  for (; !(features & 1); features >>= 1) at += strlen(at) + 1;
+  return at;
+}
+
+kva_status kva_cpu_check(uint32_t needs, const char *target, kva_diag *diag) {
+  uint32_t missing = needs & ~kva_cpu_features();
+  if (missing & KVA_CPU_AMX_TILE && has_tiles()) missing &= ~(uint32_t)KVA_CPU_AMX_TILE;
+  if (!missing) return KVA_OK;
+  return kva_fail(diag, KVA_MISSING, NULL,
+                  "code for %s does not run on this machine, which has no %s: build for another --target", target,
+                  name_of(missing));
 }

@@ -32,13 +32,6 @@ KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative
  * there are none. What the processor has is another question. */
 bool kva_tiles_permit(void);
 
-/* This CPU has the feature of LLVM's name, and the system permits it. Of features that all CPUs have that code can be
- * generated for, and of those that come with others, it says false: see cpu.c. */
-bool kva_cpu_has(const char *feature, size_t length);
-/* KVA_MISSING: the CPU lacks one of these features, separated by commas, of code for `target`. NULL: none are needed.
- */
-KVA_MUST_USE kva_status kva_cpu_check(const char *features, const char *target, kva_diag *diag);
-
 /* Gives the whole pages of this memory back to the system. Those of a mapped file are read again when they are touched;
  * all others lose their content. */
 void kva_pages_release(const void *data, size_t size);

@@ -45,12 +45,12 @@ static bool has_tiles(void) {
 }
 #endif
 
-/* That of the lowest bit. */
+/* That of the lowest bit; "" for one that a damaged artefact has. */
 static const char *name_of(uint32_t features) {
 #define NAME(id, name) name "\0"
   const char *at = KVA_CPU_FEATURES(NAME);
 #undef NAME
-  for (; !(features & 1); features >>= 1) at += strlen(at) + 1;
+  for (; *at && !(features & 1); features >>= 1) at += strlen(at) + 1;
   return at;
 }
 

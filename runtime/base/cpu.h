@@ -26,7 +26,7 @@
   X(SVE, "sve")
 #define KVA_CPU_FEATURES(X) KVA_X86_FEATURES(X) KVA_AMX_FEATURES(X) KVA_AARCH64_FEATURES(X)
 
-/* Artefacts contain these numbers: new features go to the end. */
+/* Artefacts contain these numbers: who changes them increments KVA_ABI_VERSION. */
 typedef enum kva_cpu_bit {
 #define KVA_CPU_BIT(id, name) KVA_BIT_##id,
   KVA_CPU_FEATURES(KVA_CPU_BIT)

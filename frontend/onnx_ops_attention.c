@@ -136,7 +136,7 @@ static kva_status read_mask(kva_onnx_call *k, attention *a) {
   if (mask && mask->type->dtype != KVA_BOOL) mask = kva_cast(b, mask, a->q->type->dtype);
   a->mask = mask;
   if (!valid) return KVA_OK;
-  if (valid->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "nonpad_kv_seqlen: expected rank 1");
+  KVA_TRY(kva_onnx_check_vector(k, valid, "nonpad_kv_seqlen"));
   hide(k, a, valid_mask(k, valid, keys));
   return KVA_OK;
 }

@@ -69,7 +69,7 @@ static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
 static kva_status read_lengths(kva_onnx_call *k, rnn *r) {
   kva_value *lengths = r->in[IN_LENGTHS];
   if (whole_sequences(k, r->steps)) return KVA_OK;
-  if (lengths->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "sequence_lens: expected rank 1");
+  KVA_TRY(kva_onnx_check_vector(k, lengths, "sequence_lens"));
   r->lengths = kva_onnx_unsqueeze(k->b, kva_cast(k->b, lengths, KVA_I64), 1, 1);
   return KVA_OK;
 }

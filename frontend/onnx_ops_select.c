@@ -48,11 +48,6 @@ kva_status kva_onnx_top_k(kva_onnx_call *k) {
 
 /* ---- along one axis ---------------------------------------------------------------------------------------------- */
 
-static kva_status check_vector(kva_onnx_call *k, const kva_value *v, const char *name) {
-  if (v->type->rank == 1) return KVA_OK;
-  return kva_onnx_fail(k, KVA_INVALID, "%s: expected rank 1, found %u", name, v->type->rank);
-}
-
 /* v[batch] shaped to broadcast along `axis` of rank `rank`. */
 static kva_value *along(kva_builder *b, kva_value *v, uint32_t axis, uint32_t rank) {
   v = kva_onnx_unsqueeze(b, kva_cast(b, v, KVA_I64), 1, rank - 1 - axis);
@@ -71,7 +66,7 @@ kva_status kva_onnx_reverse_sequence(kva_onnx_call *k) {
   uint32_t rank = x->type->rank, batch, time;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "batch_axis", 1), rank, &batch));
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "time_axis", 0), rank, &time));
-  KVA_TRY(check_vector(k, kva_onnx_in(k, 1), "sequence_lens"));
+  KVA_TRY(kva_onnx_check_vector(k, kva_onnx_in(k, 1), "sequence_lens"));
   kva_value *length =
       along(b, kva_onnx_with_extent(k, kva_onnx_in(k, 1), 0, kva_onnx_dim(x, batch), "sequence_lens"), batch, rank);
   kva_value *t = kva_onnx_ramp(b, KVA_I64, rank, time, kva_onnx_dim(x, time));
@@ -92,7 +87,7 @@ kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
   memcpy(others, cache->type->dims, sizeof *others * rank);
   others[axis] = NULL;
   update = kva_onnx_with_dims(k, update, others, "the update of TensorScatter");
-  if (write) KVA_TRY(check_vector(k, write, "write_indices"));
+  if (write) KVA_TRY(kva_onnx_check_vector(k, write, "write_indices"));
   if (write) write = kva_onnx_with_extent(k, write, 0, kva_onnx_dim(cache, 0), "write_indices");
   kva_value *row = kva_onnx_ramp(b, KVA_I64, rank, axis, kva_onnx_dim(cache, axis));
   kva_value *zero = kva_const_scalar(b, KVA_I64, 0), *one = kva_const_scalar(b, KVA_I64, 1);

@@ -88,6 +88,11 @@ kva_value *kva_onnx_with_dims(kva_onnx_call *k, kva_value *v, const kva_dim *dim
   return kva_assume(k->b, v, assumed, user);
 }
 
+kva_status kva_onnx_check_vector(kva_onnx_call *k, const kva_value *v, const char *name) {
+  if (v->type->rank == 1) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "%s: expected rank 1, found %u", name, v->type->rank);
+}
+
 kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user) {
   kva_dim dims[KVA_MAX_RANK] = {NULL};
   dims[axis] = extent;

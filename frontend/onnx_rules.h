@@ -47,6 +47,8 @@ static inline kva_dim kva_onnx_dim(const kva_value *v, uint32_t axis) {
 static inline kva_expr_ctx *kva_onnx_exprs(const kva_onnx_call *k) {
   return k->b->m->exprs;
 }
+/* KVA_INVALID: the operand v of this name has another rank than 1. */
+KVA_MUST_USE kva_status kva_onnx_check_vector(kva_onnx_call *k, const kva_value *v, const char *name);
 /* v with `extent` on an axis, where it may be equal to v's own and the model's extents may be assumed. */
 kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user);
 /* The same for every axis; NULL in dims: v's own extent. */

@@ -46,7 +46,7 @@ static void slice_numbers(kva_expr_ctx *x, int64_t extent, int64_t start, int64_
 }
 
 /* A bound on a symbolic extent d, as a position. Negative bounds count from the end. A bound that may exceed d is
- * clamped if `cut` is set. -1 is d - 1 without a clamp: see of_empty. */
+ * clamped if `cut` is set. -1 is d - 1 without a clamp: see at_most. */
 static kva_dim slice_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, bool cut) {
   int64_t v;
   bool number = kva_expr_is_const(bound, &v);
@@ -65,8 +65,8 @@ static kva_dim slice_length(kva_expr_ctx *x, kva_dim d, kva_dim from, kva_dim to
   return fits ? n : kva_expr_max(x, n, zero);
 }
 
-/* The length n of a slice of d elements from the last one on, d - 1; where there is none, the slice is empty, too. */
-static kva_dim of_empty(kva_expr_ctx *x, kva_dim d, kva_dim n) {
+/* A slice that begins at d - 1 has n elements by its bounds, also where d is 0: it has no more than d. */
+static kva_dim at_most(kva_expr_ctx *x, kva_dim d, kva_dim n) {
   return kva_expr_provably_le(x, n, d) ? n : kva_expr_min(x, n, d);
 }
 
@@ -97,7 +97,7 @@ static kva_status slice_backward(kva_onnx_call *k, kva_dim d, kva_dim start, kva
   kva_dim n = kva_expr_ceildiv(x, kva_expr_sub(x, from, to), kva_expr_const(x, -step)), none = kva_expr_const(x, 0);
   if (!kva_expr_provably_le(x, none, n)) n = kva_expr_max(x, n, none);
   out->starts[axis] = from;
-  out->shape[axis] = out->assumed[axis] = of_empty(x, d, n);
+  out->shape[axis] = out->assumed[axis] = at_most(x, d, n);
   out->steps[axis] = step;
   return KVA_OK;
 }
@@ -115,7 +115,7 @@ static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva
   if (in_doubt) from = kva_expr_max(x, from, kva_expr_const(x, 0));
   kva_dim n = slice_length(x, d, from, to, step);
   out->starts[axis] = from;
-  out->shape[axis] = number && s == -1 ? of_empty(x, d, n) : n;
+  out->shape[axis] = number && s == -1 ? at_most(x, d, n) : n;
   out->assumed[axis] = kva_expr_is(n, 1) ? n : out->shape[axis];
   out->steps[axis] = step;
   return KVA_OK;

@@ -506,12 +506,16 @@ static int check_report(const char *path) {
   return code;
 }
 
-/* Files of a data source stand between these characters. */
-static bool replaces_data(const char *option, const char *output, const char *source, kva_arena *arena) {
-  static const char between[] = ":;,=";
-  char *rest = NULL, *text = kva_arena_strdup(arena, source);
-  for (const char *file = strtok_r(text, between, &rest); file; file = strtok_r(NULL, between, &rest))
-    if (kva_cli_replaces_input("train", option, output, 1, &file)) return true;
+/* What cannot be parsed is refused where it is opened. */
+static bool replaces_data(const char *option, const char *output, const train_options *o, kva_arena *arena) {
+  kva_train_settings all = o->settings;
+  kva_data_spec *specs;
+  int n;
+  kva_train_take_sources(&all, arena);
+  if (!all.data || kva_data_parse(all.data, arena, NULL, &n, &specs) != KVA_OK) return false;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; kva_data_reads_files(specs[i].kind) && k < specs[i].n_items; k++)
+      if (kva_cli_replaces_input("train", option, output, 1, &specs[i].items[k].value)) return true;
   return false;
 }
 
@@ -523,9 +527,8 @@ static bool replaces_input(const train_options *o) {
   bool replaces = false;
   kva_arena *arena = kva_arena_create();
   for (size_t i = 0; !replaces && i < sizeof outputs / sizeof *outputs; i++) {
-    replaces = kva_cli_replaces_input("train", outputs[i].option, outputs[i].path, 3, inputs);
-    for (uint32_t k = 0; !replaces && k < o->settings.sources.n; k++)
-      replaces = replaces_data(outputs[i].option, outputs[i].path, o->settings.sources.v[k], arena);
+    replaces = kva_cli_replaces_input("train", outputs[i].option, outputs[i].path, 3, inputs) ||
+               replaces_data(outputs[i].option, outputs[i].path, o, arena);
   }
   kva_arena_destroy(arena);
   return replaces;

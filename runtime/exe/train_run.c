@@ -494,7 +494,7 @@ static kva_status add_not_finite(const run *r, kva_diag *diag) {
   return KVA_OK;
 }
 
-/* --steps 0: nothing is learned and nothing saved. */
+/* The state as it is: nothing is learned and nothing saved. */
 static kva_status evaluate(run *r, kva_diag *diag) {
   kva_train_event event;
   kva_status status = kva_trainer_evaluate(r->trainer, diag, &event);

@@ -73,7 +73,7 @@ static int run(int argc, char **argv) {
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
-      {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print the best time"},
+      {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print median and spread"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products (f32)"},
       KVA_CHECK_INDICES_OPTION(&o.check_indices),

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_PATH = 4096 };
+enum { MAX_PATH = 4096, MAX_TIMES = 1 << 20 };
 
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
@@ -268,18 +268,35 @@ static kva_status write_outputs(const kva_program *p, const kva_run_request *r, 
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
+static int shorter_first(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void print_times(double *seconds, int64_t n) {
+  qsort(seconds, (size_t)n, sizeof *seconds, shorter_first);
+  printf("%lld runs: median %.3f ms, half of them in %.3f to %.3f ms, the fastest in %.3f ms\n", (long long)n,
+         seconds[n / 2] * 1e3, seconds[n / 4] * 1e3, seconds[n - 1 - n / 4] * 1e3, seconds[0] * 1e3);
+}
+
+/* Only the last MAX_TIMES runs are reported. */
 static kva_status run_repeatedly(kva_session *s, int program, const kva_run_request *r, kva_diag *diag,
                                  const kva_tensor *in, kva_tensor *out) {
-  double best = INFINITY;
-  for (int64_t i = 0; i < (r->repeat > 0 ? r->repeat : 1); i++) {
+  int64_t runs = r->repeat > 0 ? r->repeat : 1, kept = runs < MAX_TIMES ? runs : MAX_TIMES;
+  double *seconds = malloc((size_t)kept * sizeof *seconds);
+  if (!seconds) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the times of %lld runs", (long long)kept);
+  kva_status status = KVA_OK;
+  for (int64_t i = 0; i < runs && status == KVA_OK; i++) {
     double start = kva_now();
-    kva_status status = kva_session_run(s, program, in, out);
-    if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_session_error(s));
-    double seconds = kva_now() - start;
-    best = seconds < best ? seconds : best;
+    status = kva_session_run(s, program, in, out);
+    seconds[i % kept] = kva_now() - start;
   }
-  if (r->repeat > 1) printf("best of %lld runs: %.3f ms\n", (long long)r->repeat, best * 1e3);
-  return KVA_OK;
+  if (status != KVA_OK)
+    kva_fail(diag, status, NULL, "%s", kva_session_error(s));
+  else if (runs > 1)
+    print_times(seconds, kept);
+  free(seconds);
+  return status;
 }
 
 kva_status kva_run_files(kva_session *s, int program, const kva_run_request *r, kva_diag *diag) {

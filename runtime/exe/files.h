@@ -10,7 +10,7 @@ typedef struct kva_run_request {
   int n_dims;               /* values of shape symbols, for inputs whose shape no .npy file gives */
   const kva_symbol_value *dims;
   uint64_t seed;          /* for inputs without a file: floats in (-1, 1), integers 0 or 1 */
-  int64_t repeat;         /* number of runs; several print the best time */
+  int64_t repeat;         /* number of runs; several print median and spread of their times */
   const char *output_dir; /* outputs are written there; NULL: not written */
   /* Reads a file whose name ends in .pb, with an ONNX TensorProto; data by malloc. NULL: such files are as others. */
   kva_status (*read_proto)(const char *path, kva_diag *diag, kva_tensor *out);

@@ -93,7 +93,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "of a model whose weights are not inside"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of random inputs and of parameters without a value (0)"},
-      {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print the best time"},
+      {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print median and spread"},
   };
   kva_streams_open();
   kva_text text = {0};

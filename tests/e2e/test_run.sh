@@ -41,7 +41,9 @@ npy expect "$work/o/y.npy" '<f4' '(2, 3)' 11 -18 3.5 14 -15 6.5
 npy expect "$work/o/s.npy" '<f4' '(2,)' -28.5 -57
 npy expect "$work/o/big.npy" '|b1' '(2, 3)' 1 0 0 1 0 0
 expect 0 run "$work/sum.kv" -i "$work/a.npy" -i "$work/b.npy" -o "$work/o2" --threads 1 --repeat 3
-says "best of 3 runs"
+times=$(sed -nE 's/^3 runs: median (.*) ms, half of them in (.*) to (.*) ms, the fastest in (.*) ms$/\4 \2 \1 \3/p' "$work/out")
+[ "$(tr ' ' '\n' <<<"$times" | grep -c .)" = 4 ] || fail "--repeat prints no times of 3 runs"
+tr ' ' '\n' <<<"$times" | sort -gc || fail "times of --repeat are not in order: $times"
 cmp -s "$work/o/s.npy" "$work/o2/s.npy" || fail "inputs in order give something else than by name"
 
 # Another length with the same model; a symbol that two inputs give differently is refused.

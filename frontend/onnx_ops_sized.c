@@ -29,10 +29,13 @@ static kva_dim bind_sum(kva_builder *b, kva_value *v, const char *name) {
   return *symbol;
 }
 
-static kept keep(kva_builder *b, kva_value *flag, const char *name) {
+static kva_value *places(kva_builder *b, kva_value *flag) {
   kva_value *ones = kva_cast(b, flag, KVA_I64);
-  kva_value *place = kva_build(b, KVA_OP_cumsum, 1, &ones, &(kva_cumsum_attrs){.axis = 0, .exclusive = true});
-  return (kept){flag, place, bind_sum(b, ones, name)};
+  return kva_build(b, KVA_OP_cumsum, 1, &ones, &(kva_cumsum_attrs){.axis = 0, .exclusive = true});
+}
+
+static kept keep(kva_builder *b, kva_value *flag, const char *name) {
+  return (kept){flag, places(b, flag), bind_sum(b, kva_cast(b, flag, KVA_I64), name)};
 }
 
 /* int64[count]: the indices of kept elements, scattered to their places. All others go to one extra element, which is
@@ -104,11 +107,80 @@ kva_status kva_onnx_compress(kva_onnx_call *k) {
 
 /* ---- unique ------------------------------------------------------------------------------------------------------ */
 
-/* items[n, m]: n items of m elements each, compared pairwise in n^2 m comparisons. */
+/* x[n, m]: n items of m elements each. NaNs are equal to each other and come last. */
 typedef struct items {
   kva_value *x;
   kva_dim n, m;
 } items;
+
+/* Which items begin a class of equal ones, and of which class each is. */
+typedef struct classes {
+  kva_value *numbers; /* int64[count]: index of the first item of each class */
+  kva_value *inverse; /* int64[n]: class of each item */
+  kva_dim count;
+} classes;
+
+static kva_value *both_nan(kva_builder *b, kva_value *x, kva_value *y) {
+  return kva_build2(b, KVA_OP_logical_and, kva_build1(b, KVA_OP_is_nan, x), kva_build1(b, KVA_OP_is_nan, y));
+}
+
+/* int32, 1 where items are equal; `axis` holds their elements. */
+static kva_value *same_items(kva_builder *b, kva_value *x, kva_value *y, int64_t axis) {
+  kva_value *same = kva_build2(b, KVA_OP_equal, x, y);
+  if (kva_dtype_is_float(x->type->dtype)) same = kva_build2(b, KVA_OP_logical_or, same, both_nan(b, x, y));
+  return kva_reduce(b, KVA_OP_reduce_min, kva_cast(b, same, KVA_I32), 1, &axis, false);
+}
+
+/* ---- by sorting: items of a few elements ------------------------------------------------------------------------- */
+
+enum { MOST_SORTED_ELEMENTS = 16 };
+
+/* int64[n]: the items in lexicographic order, equal ones in theirs: stable sorts by the last element, ..., the first.
+ */
+static kva_value *sorted_items(kva_builder *b, const items *t, int64_t m) {
+  kva_expr_ctx *e = b->m->exprs;
+  kva_value *order = NULL;
+  for (int64_t i = m - 1; i >= 0; i--) {
+    kva_value *column = kva_onnx_slice(b, t->x, 1, kva_expr_const(e, i), kva_expr_const(e, 1));
+    column = kva_reshape(b, column, 1, &t->n);
+    if (order) column = kva_onnx_gather(b, column, order, 0);
+    kva_value *next = kva_build(b, KVA_OP_top_k, 1, &column, &(kva_top_k_attrs){.count = t->n, .smallest = true});
+    order = order ? kva_onnx_gather(b, order, next, 0) : next;
+  }
+  return order;
+}
+
+/* Numbers the classes by the first item of each instead of by value. */
+static void number_by_place(kva_builder *b, const items *t, classes *c) {
+  kva_value *none = kva_zeros(b, kva_type_tensor(b->m, KVA_BOOL, 1, &t->n));
+  kva_value *yes = kva_expand_like(b, kva_const_scalar(b, KVA_BOOL, 1), c->numbers->type);
+  kva_value *first = kva_build(b, KVA_OP_scatter_elements, 3, (kva_value *[]){none, c->numbers, yes},
+                               &(kva_scatter_elements_attrs){.axis = 0});
+  kva_value *place = places(b, first);
+  c->inverse = kva_onnx_gather(b, kva_onnx_gather(b, place, c->numbers, 0), c->inverse, 0);
+  c->numbers = numbers_kept(b, &(kept){first, place, c->count});
+}
+
+/* In sorted order a class is a run of items. */
+static classes classes_by_sorting(kva_builder *b, const items *t, int64_t m, bool sorted) {
+  kva_value *order = sorted_items(b, t, m), *at = kva_onnx_iota(b, KVA_I64, 1, &t->n, 0);
+  kva_value *x = kva_onnx_gather(b, t->x, order, 0);
+  kva_value *before = kva_build2(b, KVA_OP_max, kva_sub(b, at, one(b)), kva_const_scalar(b, KVA_I64, 0));
+  kva_value *same = same_items(b, x, kva_onnx_gather(b, x, before, 0), 1);
+  kva_value *begins =
+      kva_build2(b, KVA_OP_logical_or, kva_build2(b, KVA_OP_less, same, kva_const_scalar(b, KVA_I32, 1)),
+                 kva_build2(b, KVA_OP_equal, at, kva_const_scalar(b, KVA_I64, 0)));
+  kept run = keep(b, begins, "unique");
+  kva_value *others = kva_cast(b, kva_build1(b, KVA_OP_logical_not, begins), KVA_I64);
+  kva_value *in[] = {kva_zeros(b, order->type), order, kva_sub(b, run.place, others)};
+  classes c = {.numbers = kva_onnx_gather(b, order, numbers_kept(b, &run), 0),
+               .inverse = kva_build(b, KVA_OP_scatter_elements, 3, in, &(kva_scatter_elements_attrs){.axis = 0}),
+               .count = run.count};
+  if (!sorted) number_by_place(b, t, &c);
+  return c;
+}
+
+/* ---- by comparing all pairs, n^2 m comparisons: items of many elements ------------------------------------------- */
 
 /* [n, n, m]: item i along axis 0, item j along axis 1. */
 static kva_value *first_items(kva_builder *b, const items *t) {
@@ -120,17 +192,25 @@ static kva_value *second_items(kva_builder *b, const items *t) {
 
 /* int64[n]: index of the first item that equals item i. */
 static kva_value *first_equal(kva_builder *b, const items *t) {
-  int64_t last = 2;
-  kva_value *same = kva_build2(b, KVA_OP_equal, first_items(b, t), second_items(b, t));
-  same = kva_reduce(b, KVA_OP_reduce_min, kva_cast(b, same, KVA_I32), 1, &last, false);
+  kva_value *same = same_items(b, first_items(b, t), second_items(b, t), 2);
   return kva_build(b, KVA_OP_argmax, 1, &same, &(kva_argmax_attrs){.axis = 1, .keepdims = false});
+}
+
+/* int32: 1 where x comes before y. */
+static kva_value *element_before(kva_builder *b, kva_value *x, kva_value *y) {
+  kva_value *before = kva_build2(b, KVA_OP_less, x, y);
+  if (kva_dtype_is_float(x->type->dtype)) {
+    kva_value *number = kva_build1(b, KVA_OP_logical_not, kva_build1(b, KVA_OP_is_nan, x));
+    before = kva_build2(b, KVA_OP_logical_or, before,
+                        kva_build2(b, KVA_OP_logical_and, number, kva_build1(b, KVA_OP_is_nan, y)));
+  }
+  return kva_cast(b, before, KVA_I32);
 }
 
 /* int32[n, n]: 1 if item j precedes item i lexicographically, decided by the first element that differs. */
 static kva_value *comes_before(kva_builder *b, const items *t) {
   kva_value *i = first_items(b, t), *j = second_items(b, t), *zero = kva_const_scalar(b, KVA_I32, 0);
-  kva_value *order = kva_sub(b, kva_cast(b, kva_build2(b, KVA_OP_less, j, i), KVA_I32),
-                             kva_cast(b, kva_build2(b, KVA_OP_less, i, j), KVA_I32));
+  kva_value *order = kva_sub(b, element_before(b, j, i), element_before(b, i, j));
   kva_value *at = kva_build(b, KVA_OP_argmax, 1, (kva_value *[]){kva_build1(b, KVA_OP_abs, order)},
                             &(kva_argmax_attrs){.axis = 2, .keepdims = true});
   order = kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){order, at}, &(kva_gather_elements_attrs){.axis = 2});
@@ -143,6 +223,15 @@ static kva_value *sorted_places(kva_builder *b, const items *t, kva_value *is_fi
   kva_value *counts = kva_mul(b, comes_before(b, t), kva_onnx_unsqueeze(b, kva_cast(b, is_first, KVA_I32), 0, 1));
   return kva_cast(b, kva_reduce(b, KVA_OP_reduce_sum, counts, 1, &axis, false), KVA_I64);
 }
+
+static classes classes_by_pairs(kva_builder *b, const items *t, bool sorted) {
+  kva_value *first = first_equal(b, t);
+  kept unique = keep(b, kva_build2(b, KVA_OP_equal, first, kva_onnx_iota(b, KVA_I64, 1, &t->n, 0)), "unique");
+  if (sorted) unique.place = sorted_places(b, t, unique.flag);
+  return (classes){numbers_kept(b, &unique), kva_onnx_gather(b, unique.place, first, 0), unique.count};
+}
+
+/* ---- the rule ---------------------------------------------------------------------------------------------------- */
 
 /* int64[count]: number of items per place. */
 static kva_value *counts_of(kva_builder *b, kva_value *inverse, kva_dim count) {
@@ -164,6 +253,7 @@ static kva_status read_items(kva_onnx_call *k, items *t, kva_value **out_x, uint
   *out_x = x;
   for (uint32_t i = 0; i < x->type->rank; i++) perm[i] = i == 0 ? *out_axis : i <= *out_axis ? i - 1 : i;
   kva_value *rows = kva_onnx_flatten_2d(b, kva_transpose(b, x, perm), 1);
+  if (x->type->dtype == KVA_BOOL) rows = kva_cast(b, rows, KVA_U8);
   *t = (items){rows, rows->type->dims[0], rows->type->dims[1]};
   return b->failed ? KVA_INVALID : KVA_OK;
 }
@@ -174,15 +264,14 @@ kva_status kva_onnx_unique(kva_onnx_call *k) {
   kva_value *x;
   uint32_t axis;
   KVA_TRY(read_items(k, &t, &x, &axis));
-  kva_value *first = first_equal(b, &t);
-  kept unique = keep(b, kva_build2(b, KVA_OP_equal, first, kva_onnx_iota(b, KVA_I64, 1, &t.n, 0)), "unique");
-  if (kva_onnx_int(k, "sorted", 1)) unique.place = sorted_places(b, &t, unique.flag);
-  kva_value *inverse = kva_onnx_gather(b, unique.place, first, 0), *numbers = numbers_kept(b, &unique);
+  int64_t m;
+  bool sorted = kva_onnx_int(k, "sorted", 1), few = kva_expr_is_const(t.m, &m) && m > 0 && m <= MOST_SORTED_ELEMENTS;
+  classes c = few ? classes_by_sorting(b, &t, m, sorted) : classes_by_pairs(b, &t, sorted);
   if (b->failed) return KVA_INVALID;
-  kva_onnx_set_out(k, 1, numbers);
-  kva_onnx_set_out(k, 2, inverse);
-  kva_onnx_set_out(k, 3, counts_of(b, inverse, unique.count));
-  return kva_onnx_done(k, kva_onnx_gather(b, x, numbers, axis));
+  kva_onnx_set_out(k, 1, c.numbers);
+  kva_onnx_set_out(k, 2, c.inverse);
+  kva_onnx_set_out(k, 3, counts_of(b, c.inverse, c.count));
+  return kva_onnx_done(k, kva_onnx_gather(b, x, c.numbers, axis));
 }
 
 /* ---- non-maximum suppression ------------------------------------------------------------------------------------- */

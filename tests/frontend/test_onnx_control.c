@@ -4,7 +4,9 @@
 #include "ops/ids.h"
 #include "frontend/frontend.h"
 
+#include <math.h>
 #include <setjmp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -308,6 +310,35 @@ static void test_unique(void **state) {
   teardown(&t);
 }
 
+/* Rows of `width` equal elements, by sorting and by comparing pairs: NaNs are one class, which comes last. */
+static void test_unique_rows(void **state) {
+  (void)state;
+  static const int widths[] = {2, 20};
+  for (int i = 0; i < 4; i++) {
+    bool sorted = i % 2;
+    char text[1024];
+    snprintf(text, sizeof text,
+             ONNX "agraph (float[N] x) => (int64[K] first, int64[N] inverse, int64[K] counts)\n{\n"
+                  "  tall = Constant <value = int64[2] {-1, 1}> ()\n  wide = Constant <value = int64[2] {1, %d}> ()\n"
+                  "  column = Reshape (x, tall)\n  rows = Expand (column, wide)\n"
+                  "  y, first, inverse, counts = Unique <axis = 0, sorted = %d> (rows)\n}\n",
+             widths[i / 2], sorted);
+    fixture t = load(text);
+    FLOATS(&t, 3, NAN, 1, 3, NAN, 2, 1, 3);
+    run(&t);
+    if (sorted) {
+      EXPECT(t.out[0], 2, 5, 0, 1);
+      EXPECT(t.out[1], 2, 3, 0, 2, 3, 1, 0, 2);
+      EXPECT(t.out[2], 2, 1, 3, 2);
+    } else {
+      EXPECT(t.out[0], 0, 1, 2, 5);
+      EXPECT(t.out[1], 0, 1, 2, 0, 1, 3, 2, 0);
+      EXPECT(t.out[2], 3, 2, 2, 1);
+    }
+    teardown(&t);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_branches_of_different_shapes),
@@ -320,6 +351,7 @@ int main(void) {
       cmocka_unit_test(test_row_by_data),
       cmocka_unit_test(test_nonzero),
       cmocka_unit_test(test_unique),
+      cmocka_unit_test(test_unique_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

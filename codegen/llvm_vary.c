@@ -94,7 +94,7 @@ static bool moves_bytes(const kva_kloop *l) {
 }
 
 /* As many lanes as a register holds of the widest float in memory or in a reduction, which count as 32 bits at least
- * where not all is bytes; fewer for short loops. */
+ * where not all is bytes; `width` registers then; fewer for short loops. */
 unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l) {
   int bits = moves_bytes(l) ? 8 : 32;
   kva_k_each_instr_in(l->body, widest, &bits);
@@ -102,6 +102,7 @@ unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l) {
     if (l->carries.data[c].dtype == KVA_F64) bits = 64;
   }
   unsigned lanes = (unsigned)(e->cg->target.vector_bytes * 8 / bits);
+  if (l->width > 1 && bits >= 32) lanes *= l->width;
   int64_t extent;
   if (!kva_expr_is_const(l->extent, &extent)) return lanes;
   while (lanes > 2 && (int64_t)lanes / 2 >= extent) lanes /= 2;

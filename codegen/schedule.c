@@ -20,10 +20,14 @@ enum {
   UNROLL_EXTENT = 8,
   UNROLL_INSTRS = 64,
   SHORT_EXTENT = 8, /* not worth lanes of its own */
+  MAX_WIDTH = 4,    /* vectors side by side: 256 bytes of a row, if they are wide */
+  SUMS = 4,         /* accumulators of a reduction, at most */
+  WALK_INSTRS = 12, /* of a reduction that lanes run side by side; more need registers for themselves */
 };
 
 typedef struct schedule {
   kva_kernel *k;
+  const kva_target *target;
   int lanes; /* of f32 */
 } schedule;
 
@@ -151,6 +155,36 @@ static bool transpose_blocks(schedule *s, uint32_t n, kva_kloop **nest) {
   return true;
 }
 
+/* Accumulators of the reductions in a leaf's body, which are few instructions each; 0 if there are none, or others. */
+static uint32_t walking_sums(const kva_kloop *leaf) {
+  uint32_t most = 0;
+  for (const kva_kinstr *i = leaf->body->first; i; i = i->next) {
+    if (i->op == KVA_K_IF) return 0;
+    if (i->op != KVA_K_LOOP) continue;
+    uint32_t n = 0;
+    for (const kva_kinstr *j = i->loop->body->first; j; j = j->next, n++)
+      if (j->op == KVA_K_LOOP || j->op == KVA_K_IF) return 0;
+    if (n > WALK_INSTRS) return 0;
+    most = i->loop->carries.len > most ? i->loop->carries.len : most;
+  }
+  return most * SUMS;
+}
+
+/* Lanes that reduce columns read one vector of every row, so a page or a cache line that is fetched gives little. With
+ * several vectors side by side it gives more, as long as the accumulators fit into half of the registers and all cores
+ * have items. Every lane adds what it added before, in the same order. `rows`: iterations around the leaf. */
+static uint32_t side_by_side(const schedule *s, const kva_kloop *leaf, double rows) {
+  uint32_t sums = walking_sums(leaf), width = MAX_WIDTH;
+  int64_t extent;
+  if (!sums || !kva_expr_is_const(leaf->extent, &extent)) return 1;
+  for (; width > 1; width /= 2) {
+    int64_t lanes = (int64_t)width * s->lanes, blocks = (extent + lanes - 1) / lanes;
+    bool fits = sums * width <= (uint32_t)s->target->vector_registers / 2, full = blocks * lanes <= extent + extent / 8;
+    if (fits && full && rows * (double)blocks >= 2 * s->target->cores) break;
+  }
+  return width;
+}
+
 /* A nest whose innermost loop runs in lanes. Cuts the leaf into blocks if one row is worth several work items or is the
  * whole nest. */
 static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
@@ -159,6 +193,7 @@ static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
   assign(s, leaf->body, true);
   leaf->kind = KVA_K_VECTOR;
   if (n > 1 && transpose_blocks(s, n, nest)) return;
+  uint32_t width = leaf->width = side_by_side(s, leaf, rows_extent(n - 1, nest));
   double per_vector = 2 + kva_cost_region(leaf->body, s->lanes), extent = kva_cost_extent(leaf->extent);
   double row = per_vector * extent / s->lanes;
   if (n > 1 && row <= 2 * KVA_ITEM_CYCLES) {
@@ -166,6 +201,7 @@ static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
     return;
   }
   int64_t size = power_of_two(KVA_ITEM_CYCLES / per_vector / 2) * s->lanes;
+  if (size < (int64_t)width * s->lanes) size = (int64_t)width * s->lanes;
   if (n == 1 && kva_expr_is_const(leaf->extent, NULL) && extent <= (double)size) return;
   nest[n - 1] = kva_sched_split(s->k, leaf, size);
   make_grid(s, n, nest, nest, per_vector * (double)size / s->lanes);
@@ -229,7 +265,7 @@ bool kva_sched_is_scheduled(const kva_kernel *k) {
 }
 
 void kva_sched_cpu_nests(kva_kernel *k, const kva_target *target) {
-  schedule_body(&(schedule){k, target->vector_bytes / 4});
+  schedule_body(&(schedule){k, target, target->vector_bytes / 4});
 }
 
 const kva_expr *kva_codegen_grid(const kva_kernel *k) {

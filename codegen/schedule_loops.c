@@ -120,6 +120,7 @@ kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
   const kva_expr *s = kva_expr_const(k->exprs, size);
   kva_kloop *blocks = kva_k_loop_create(k, KVA_K_PARALLEL, kva_expr_ceildiv(k->exprs, l->extent, s), "block");
   kva_kloop *within = kva_k_loop_create(k, l->kind, at_most(k, s, blocks->var, l->extent), l->var->name);
+  within->width = l->width;
   kva_k_insert(l->instr->region, l->instr, blocks->instr);
   kva_k_insert(blocks->body, NULL, within->instr);
   kva_sched_move(l->body, within->body);

@@ -212,7 +212,8 @@ struct kva_kloop {
    * of `subgroup` threads (a power of two; 0, 1: single threads), which take the iterations in turn. Inside, all
    * threads of a subgroup run the same code with the same values; a nested THREAD loop divides them further. Reductions
    * combine over all subgroups in a fixed tree; every thread gets the result.
-   * `width`: a single thread takes so many consecutive iterations at once, as lanes (0: 1).
+   * `width`: a single thread takes so many consecutive iterations at once, as lanes (0: 1). VECTOR: lanes are those of
+   * so many vectors, where their elements have 32 bits or more.
    * `peel`: lanes start after so many iterations (NULL: none; less than KVA_K_PEEL) and leave fewer than KVA_K_PEEL at
    * the end; both are single iterations. So the accesses of lanes are aligned even where rows are not.
    * `blocks` (a power of two; 0, 1: one block): so many consecutive blocks run the same code on parts of one row; the

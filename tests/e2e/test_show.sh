@@ -107,6 +107,20 @@ expect 0 show models/lm.kv -D preset=small --pin T=64 --pin B=2 --stage=plan
 says ", all sizes fixed"
 says "(128 tokens)"
 
+# Sums of columns: several vectors side by side, as many as accumulators fit in registers and all cores have items.
+printf '%s\n' 'model m (float[9, 1000] x) => (float[1000] y) { y = kv.reduce_sum<axes = [0], keepdims = false>(x) }' >"$work/columns.kv"
+sed 's/1000/16350/g; s/9, /900, /' "$work/columns.kv" >"$work/many.kv"
+sed 's/16350/160/g' "$work/many.kv" >"$work/few.kv"
+expect 0 show "$work/many.kv" --stage=kernels --cpu x86-64-v4
+says "width 4 {"
+expect 0 show "$work/many.kv" --stage=kernels --cpu x86-64-v3
+says "width 2 {"
+expect 0 show "$work/few.kv" --stage=kernels --cpu x86-64-v4
+! grep -q width "$work/out" || fail "too few items for 8 cores"
+expect 0 diff "$work/few.kv"
+expect 0 diff "$work/columns.kv"
+expect 0 diff "$work/many.kv"
+
 # Plans as JSON; gradients are on their own line: clipping reads all of them before the first update.
 expect 0 show models/lm.kv -D preset=1.5B --train --stage=plan --format=json
 python3 - "$work/out" <<'EOF' || fail "the plan as JSON"

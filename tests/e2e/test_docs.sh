@@ -38,8 +38,18 @@ complete_words "$KVASIR" show models/mlp.kv --stage = pl
 offers plan
 complete_words "$KVASIR" train --data n
 offers ngram
-complete_words "$KVASIR" run --device p
-offers ptxsim
+complete_words "$KVASIR" run --device ""
+for device in cpu cuda ptxsim; do offers "$device"; done
+complete_words "$KVASIR" export --format ""
+offers gguf
+complete_words "$KVASIR" run --precision = b
+offers bf16
+complete_words "$KVASIR" run --weights models/
+offers models/mlp.kv
+complete_words "$KVASIR" build --weights ""
+offers embed
+complete_words "$KVASIR" train --resume = models/
+offers models/mlp.kv
 complete_words "$KVASIR" run models/
 offers models/mlp.kv
 complete_words "$KVASIR" train --steps ""

@@ -85,9 +85,8 @@ void kva_mb_become(kva_kinstr *i, kva_kinstr *last);
 /* |r| with the sign of x. */
 kva_kval kva_mb_copy_sign(kva_mb *b, kva_kval r, kva_kval x);
 
-/* e^x * 2^extra and log x in f32. */
+/* In f32. */
 kva_kval kva_math_exp(kva_mb *b, kva_kval x);
-kva_kval kva_math_exp_scaled(kva_mb *b, kva_kval x, int extra);
 kva_kval kva_math_expm1(kva_mb *b, kva_kval x);
 kva_kval kva_math_log(kva_mb *b, kva_kval x);
 kva_kval kva_math_tanh(kva_mb *b, kva_kval x);

@@ -19,14 +19,15 @@ static kva_kval reduce(kva_mb *b, kva_kval x, kva_kval *out_n) {
   return mb_fma(b, mb_mul(b, r, r), kva_mb_poly(b, r, 5, EXP_TAIL), r);
 }
 
-kva_kval kva_math_exp_scaled(kva_mb *b, kva_kval x, int extra) {
+/* e^x * 2^extra. */
+static kva_kval exp_scaled(kva_mb *b, kva_kval x, int extra) {
   kva_kval n, inside = mb_at_least(b, mb_at_most(b, x, kva_mb_f32(b, 90)), kva_mb_f32(b, -105));
   kva_kval e = mb_add(b, reduce(b, inside, &n), kva_mb_f32(b, 1));
   return mb_scalef(b, e, extra ? mb_add(b, n, kva_mb_f32(b, extra)) : n);
 }
 
 kva_kval kva_math_exp(kva_mb *b, kva_kval x) {
-  return kva_math_exp_scaled(b, x, 0);
+  return exp_scaled(b, x, 0);
 }
 
 /* 2^(n - 1): its exponent is shifted into place, which drops the bits of KVA_K_ROUNDER. */
@@ -55,14 +56,14 @@ static const double SINH_TAIL[] = {0.166666672, 0.00833335053, 0.000198360663, 2
 
 /* h - 1/(4h) with h = e^a / 2, which is finite wherever the result is. */
 kva_kval kva_math_sinh(kva_mb *b, kva_kval x) {
-  kva_kval a = mb_abs(b, x), z = mb_mul(b, a, a), h = kva_math_exp_scaled(b, a, -1);
+  kva_kval a = mb_abs(b, x), z = mb_mul(b, a, a), h = exp_scaled(b, a, -1);
   kva_kval large = mb_sub(b, h, mb_div(b, kva_mb_f32(b, 0.25), h));
   kva_kval small = mb_fma(b, mb_mul(b, a, z), kva_mb_poly(b, z, 4, SINH_TAIL), a);
   return kva_mb_copy_sign(b, mb_select(b, mb_lt(b, a, kva_mb_f32(b, 1)), small, large), x);
 }
 
 kva_kval kva_math_cosh(kva_mb *b, kva_kval x) {
-  kva_kval h = kva_math_exp_scaled(b, mb_abs(b, x), -1);
+  kva_kval h = exp_scaled(b, mb_abs(b, x), -1);
   return mb_add(b, h, mb_div(b, kva_mb_f32(b, 0.25), h));
 }
 

@@ -32,10 +32,10 @@ static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a
   return LLVMBuildICmp(e->b, int_predicate(op, kva_dtype_is_unsigned(t) || t == KVA_BOOL), a, b, "");
 }
 
-/* The comparison yields a if either is NaN (as the machine's max does), so only a NaN in b remains to be handled, and
- * none if b is a constant. Constants must come second also because of LLVM 19: for max(0, |x|) with the constant first,
- * its InstCombine loses the |.| in the comparison. */
-LLVMValueRef kva_ll_minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
+/* min(a, b) if is_min, else max(a, b); NaN if either is NaN. The comparison yields a if either is NaN (as the machine's
+ * max does), so only a NaN in b remains to be handled, and none if b is a constant. Constants must come second also
+ * because of LLVM 19: for max(0, |x|) with the constant first, its InstCombine loses the |.| in the comparison. */
+static LLVMValueRef minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
   KVA_ASSERT(LLVMTypeOf(a) == LLVMTypeOf(b));
   if (!kva_dtype_is_float(t)) {
     bool is_unsigned = kva_dtype_is_unsigned(t) || t == KVA_BOOL;
@@ -284,7 +284,7 @@ static LLVMValueRef arith_values(kva_emit *e, kva_kop op, kva_dtype t, LLVMValue
   case KVA_K_lt:
   case KVA_K_le: return compare(e, op, t, v[0], v[1]);
   case KVA_K_min:
-  case KVA_K_max: return kva_ll_minmax(e, t, op == KVA_K_min, v[0], v[1]);
+  case KVA_K_max: return minmax(e, t, op == KVA_K_min, v[0], v[1]);
   case KVA_K_and:
   case KVA_K_or:
   case KVA_K_xor:
@@ -344,8 +344,8 @@ LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueR
   switch (op) {
   case KVA_COMBINE_ADD: return arith_values(e, KVA_K_add, t, v);
   case KVA_COMBINE_MUL: return arith_values(e, KVA_K_mul, t, v);
-  case KVA_COMBINE_MAX: return kva_ll_minmax(e, t, false, a, b); /* new value second: only a is on the critical path */
-  case KVA_COMBINE_MIN: return kva_ll_minmax(e, t, true, a, b);
+  case KVA_COMBINE_MAX: return minmax(e, t, false, a, b); /* new value second: only a is on the critical path */
+  case KVA_COMBINE_MIN: return minmax(e, t, true, a, b);
   case KVA_COMBINE_AND: return LLVMBuildAnd(e->b, a, b, "");
   case KVA_COMBINE_OR: return LLVMBuildOr(e->b, a, b, "");
   case KVA_COMBINE_NONE: break;

@@ -192,8 +192,6 @@ LLVMValueRef kva_ll_fma(kva_emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRe
 LLVMValueRef kva_ll_permute(kva_emit *e, const kva_kinstr *load);
 /* The conversion of a field of few bits of a word to float by a permutation; NULL: it is none. */
 LLVMValueRef kva_ll_float_of_field(kva_emit *e, const kva_kinstr *convert);
-/* min(a, b) if is_min, else max(a, b); NaN if either is NaN. */
-LLVMValueRef kva_ll_minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b);
 /* Convert between the storage type and the compute type of a value; scalars or vectors. Types narrower than a byte are
  * passed as i8. */
 LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);

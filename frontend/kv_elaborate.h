@@ -131,8 +131,6 @@ int64_t kva_el_opset(const kva_ast_header *h, int64_t otherwise);
 /* Evaluates an attribute of an ONNX node or function call. False: an error was reported, or (out->name NULL) it refers
  * to an attribute that the call omits. */
 bool kva_el_onnx_attr(kva_elab *e, const kva_ast_attr *a, kva_onnx_attr *out);
-/* Sets the attributes of a kv operator from an attribute list. False: an error was reported. */
-bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *attrs, void *out);
 
 /* ---- statements and graphs (kv_elaborate_stmt.c, kv_elaborate_state.c) ------------------------------------------- */
 
@@ -154,7 +152,6 @@ bool kva_el_outputs(kva_elab *e, const kva_ast_graph *g, kva_value **out);
 bool kva_el_subgraph(kva_elab *e, const kva_ast_graph *g, kva_graph *into);
 void kva_el_param(kva_elab *e, const kva_ast_stmt *s);
 void kva_el_states(kva_elab *e);
-bool kva_el_has_flag(const kva_ast_names *flags, const char *flag);
 
 /* ---- the file (kv_elaborate.c, _hyper.c, _train.c, _names.c) --------------------------------------- */
 

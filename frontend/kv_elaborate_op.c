@@ -149,7 +149,8 @@ static bool set_attr(kva_elab *e, const kva_op_info *op, const kva_ast_attr *a, 
   return v.kind != KVA_EL_ERROR && set_field(e, f, a->value, v, (char *)out + f->offset);
 }
 
-bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *attrs, void *out) {
+/* Sets the attributes of a kv operator from an attribute list. False: an error was reported. */
+static bool set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *attrs, void *out) {
   bool ok = true;
   for (uint32_t i = 0; i < attrs->list.len; i++) ok &= set_attr(e, op, &attrs->list.data[i], out);
   return ok;
@@ -192,7 +193,7 @@ void kva_el_kv_op(kva_elab *e, const kva_ast_expr *x, uint32_t n, kva_el_value *
   kva_value **operands = KVA_NEW_ARRAY(e->scratch, kva_value *, x->items.len + 1);
   void *attrs = op->attrs ? kva_attrs_default(e->m->arena, op->attrs) : NULL;
   bool ok = kva_el_operands(e, x, operands);
-  ok &= kva_el_set_attrs(e, op, &x->call->attrs, attrs);
+  ok &= set_attrs(e, op, &x->call->attrs, attrs);
   uint32_t n_results = result_count(e, x, op, n);
   if (!ok || n_results == UINT32_MAX) return;
   e->onnx.b.loc = kva_el_loc(e, x->first);

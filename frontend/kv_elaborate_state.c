@@ -2,7 +2,7 @@
 #include "frontend/kv_elaborate.h"
 #include "ops/ids.h"
 
-bool kva_el_has_flag(const kva_ast_names *flags, const char *flag) {
+static bool has_flag(const kva_ast_names *flags, const char *flag) {
   for (uint32_t i = 0; i < flags->len; i++) {
     if (!strcmp(flags->data[i].text, flag)) return true;
   }
@@ -135,9 +135,9 @@ static kva_state *new_state(kva_elab *e, const char *name, const kva_type *type,
 
 /* Flags of parameters and of states in dumps. */
 static void set_flags(kva_state *state, const kva_ast_names *flags) {
-  state->frozen = kva_el_has_flag(flags, "frozen");
-  if (kva_el_has_flag(flags, "split_rows")) state->split = KVA_SPLIT_ROWS;
-  if (kva_el_has_flag(flags, "split_columns")) state->split = KVA_SPLIT_COLUMNS;
+  state->frozen = has_flag(flags, "frozen");
+  if (has_flag(flags, "split_rows")) state->split = KVA_SPLIT_ROWS;
+  if (has_flag(flags, "split_columns")) state->split = KVA_SPLIT_COLUMNS;
 }
 
 static kva_state *new_param(kva_elab *e, const kva_ast_stmt *s, const char *name, const kva_type *type) {
@@ -149,7 +149,7 @@ static kva_state *new_param(kva_elab *e, const kva_ast_stmt *s, const char *name
   kva_state *state = new_state(e, name, type, KVA_STATE_PARAM);
   state->loc = kva_el_loc(e, s->targets.data[0].token);
   set_flags(state, &s->flags);
-  if (kva_el_has_flag(&s->flags, "nodecay")) {
+  if (has_flag(&s->flags, "nodecay")) {
     state->decay = false;
     kva_map_set_str(e->no_decay, state->name, state);
   }
@@ -208,8 +208,8 @@ static kva_state *declare_state(kva_elab *e, const kva_ast_state *s) {
   kva_state *state = new_state(e, s->name.text, type, kind);
   state->loc = kva_el_loc(e, s->name.token);
   set_flags(state, &s->flags);
-  if (kva_el_has_flag(&s->flags, "nodecay")) state->decay = false;
-  if (kva_el_has_flag(&s->flags, "decay")) state->decay = true;
+  if (has_flag(&s->flags, "nodecay")) state->decay = false;
+  if (has_flag(&s->flags, "decay")) state->decay = true;
   return state;
 }
 

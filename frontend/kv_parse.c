@@ -274,7 +274,7 @@ static kva_ast_value parse_value_info(kva_parser *p) {
   return v;
 }
 
-kva_ast_values kva_parse_values(kva_parser *p, int open, int close) {
+static kva_ast_values parse_values(kva_parser *p, int open, int close) {
   kva_ast_values values = {.first = p->pos};
   kva_expect(p, open);
   while (!p->panic && !kva_at(p, close)) {
@@ -291,13 +291,13 @@ static void parse_signature(kva_parser *p, kva_ast_graph *g) {
   bool optional = g->kind == KVA_AST_TRAIN || (g->kind == KVA_AST_PLAIN && kva_at(p, KVA_TOKEN_ARROW));
   if (!optional || kva_at(p, '(')) {
     g->has_inputs = true;
-    g->inputs = kva_parse_values(p, '(', ')');
+    g->inputs = parse_values(p, '(', ')');
   }
   if (g->kind == KVA_AST_DEF || g->kind == KVA_AST_TRAIN) return;
   g->has_outputs = true;
   kva_expect(p, KVA_TOKEN_ARROW);
-  g->outputs = kva_parse_values(p, '(', ')');
-  if (g->kind == KVA_AST_PLAIN && kva_at(p, '<')) g->infos = kva_parse_values(p, '<', '>');
+  g->outputs = parse_values(p, '(', ')');
+  if (g->kind == KVA_AST_PLAIN && kva_at(p, '<')) g->infos = parse_values(p, '<', '>');
 }
 
 void kva_parse_graph(kva_parser *p, kva_ast_graph *g) {
@@ -352,7 +352,7 @@ static kva_ast_header_entry parse_header_entry(kva_parser *p) {
   return e;
 }
 
-kva_ast_header kva_parse_header(kva_parser *p) {
+static kva_ast_header parse_header(kva_parser *p) {
   kva_ast_header h = {.first = p->pos};
   kva_expect(p, '<');
   p->in_angle = true;
@@ -378,7 +378,7 @@ static kva_ast_graph_kind graph_kind_at(const kva_parser *p) {
 static kva_ast_graph *parse_graph_item(kva_parser *p) {
   kva_ast_graph *g = KVA_NEW(p->arena, kva_ast_graph);
   g->first = p->pos;
-  if (kva_at(p, '<')) g->header = kva_parse_header(p);
+  if (kva_at(p, '<')) g->header = parse_header(p);
   g->kind = graph_kind_at(p);
   if (g->kind != KVA_AST_PLAIN) p->pos++;
   if (g->kind != KVA_AST_TRAIN || !kva_at(p, '{')) g->name = kva_parse_name(p);

@@ -37,10 +37,8 @@ kva_ast_expr *kva_new_expr(kva_parser *p, kva_ast_expr_kind kind);
 kva_ast_attrs kva_parse_attrs(kva_parser *p); /* at '<' */
 /* Parses `{1, 2}` or `["location": "w.bin"]` of this type. */
 kva_ast_expr *kva_parse_literal(kva_parser *p, kva_ast_type *type);
-kva_ast_header kva_parse_header(kva_parser *p);               /* at '<' */
 void kva_parse_pairs(kva_parser *p, kva_ast_header_entry *e); /* at '[' */
 
-kva_ast_values kva_parse_values(kva_parser *p, int open, int close);
 /* Parses `(inputs) => (outputs) <infos> { statements }` into g, whose kind determines what may be omitted. */
 void kva_parse_graph(kva_parser *p, kva_ast_graph *g);
 kva_ast_block kva_parse_block(kva_parser *p); /* after '{', through '}' */

@@ -170,7 +170,7 @@ const kva_dims *kva_onnx_contents(kva_onnx_ctx *c, const kva_value *v) {
   return contents(c, v, 0);
 }
 
-void kva_onnx_set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *dims) {
+static void set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *dims) {
   if (!c->contents) c->contents = kva_map_create(c->arena);
   kva_map_set(c->contents, &v, sizeof v, (void *)dims);
 }
@@ -192,7 +192,7 @@ const kva_dims *kva_onnx_bind_elements(kva_onnx_ctx *c, kva_value *v, const char
   }
   kva_dims *dims = KVA_NEW(c->arena, kva_dims);
   *dims = (kva_dims){(uint32_t)n, symbols};
-  if (v->graph == b->graph) kva_onnx_set_contents(c, v, dims);
+  if (v->graph == b->graph) set_contents(c, v, dims);
   return dims;
 }
 

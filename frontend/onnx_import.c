@@ -10,7 +10,8 @@
 
 enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20 };
 
-kva_status kva_import_failed(kva_import *im, kva_status status) {
+/* Records a failure and returns it. */
+static kva_status record_failure(kva_import *im, kva_status status) {
   if (!im->status) im->status = status;
   return status;
 }
@@ -258,13 +259,13 @@ void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node
     kva_value **out = KVA_NEW_ARRAY(im->c.arena, kva_value *, nodes[i]->n_output + 1);
     bool skip = false;
     kva_status status = import_node(im, s, (node_list){n, nodes}, i, &loc, out, &skip);
-    if (status) (void)kva_import_failed(im, status);
+    if (status) (void)record_failure(im, status);
     im->c.b.failed = false;
     for (size_t j = 0; j < nodes[i]->n_output; j++) {
       if (!*kva_pb_str(nodes[i]->output[j])) continue;
       kva_import_name v = {status || skip || !out[j] ? KVA_NAME_FAILED : KVA_NAME_OK, out[j]};
       status = kva_import_define(im, s, nodes[i]->output[j], v, &loc);
-      if (status) (void)kva_import_failed(im, status);
+      if (status) (void)record_failure(im, status);
     }
   }
 }
@@ -281,7 +282,7 @@ kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kv
     kva_import_name v = {KVA_NAME_OK, NULL};
     kva_status status = kva_pb_read_tensor(&im->tensors, t, raw ? &raw[i] : NULL, &im->loc, &data);
     if (status)
-      v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
+      v.state = KVA_NAME_FAILED, (void)record_failure(im, status);
     else
       v.value = kva_const_tensor(&im->c.b, data);
     KVA_TRY(kva_import_define(im, s, kva_pb_str(t->name), v, &im->loc));
@@ -377,7 +378,7 @@ static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_p
     if (kva_map_get_str(initializers, name)) continue;
     kva_import_name v = {KVA_NAME_OK, NULL};
     kva_status status = import_input(im, index++, g->input[i], &v.value);
-    if (status) v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
+    if (status) v.state = KVA_NAME_FAILED, (void)record_failure(im, status);
     KVA_TRY(kva_import_define(im, s, name, v, &im->loc));
   }
   return kva_import_check_pins(im);
@@ -390,7 +391,7 @@ static void check_initializers(kva_import *im, const kva_import_scope *s, size_t
     kva_import_name *v = kva_map_get_str(s->names, kva_pb_str(declared[i]->name));
     if (!v || !v->value || !v->value->def) continue; /* an input, or not yet defined */
     kva_status status = kva_import_check_initializer(im, declared[i], v->value);
-    if (status) v->state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
+    if (status) v->state = KVA_NAME_FAILED, (void)record_failure(im, status);
   }
 }
 
@@ -423,7 +424,7 @@ static void import_output(kva_import *im, const kva_import_scope *s, uint32_t in
                           outputs *out) {
   const char *name = kva_pb_str(declared->name);
   const kva_import_name *v = kva_import_find(s, name);
-  if (!v) (void)kva_import_failed(im, kva_error(im->c.diag, &im->loc, "output '%s' is not defined", name));
+  if (!v) (void)record_failure(im, kva_error(im->c.diag, &im->loc, "output '%s' is not defined", name));
   if (!v || v->state != KVA_NAME_OK) return;
   add_output(im, index, name, v->value, out);
   kva_import_check_type(im, declared, v->value);
@@ -476,9 +477,9 @@ static void report_operators(kva_import *im) {
     kva_loc loc = im->loc;
     if (*row->first_node) loc.node = kva_arena_strdup(im->m->arena, row->first_node);
     im->lacks_operators = true;
-    (void)kva_import_failed(im, kva_fail(im->c.diag, KVA_UNSUPPORTED, &loc, "%s%s%s, opset %lld, %lld node%s: %s",
-                                         row->domain, *row->domain ? "::" : "", row->op_type, (long long)row->version,
-                                         (long long)row->count, row->count == 1 ? "" : "s", row->reason));
+    (void)record_failure(im, kva_fail(im->c.diag, KVA_UNSUPPORTED, &loc, "%s%s%s, opset %lld, %lld node%s: %s",
+                                      row->domain, *row->domain ? "::" : "", row->op_type, (long long)row->version,
+                                      (long long)row->count, row->count == 1 ? "" : "s", row->reason));
   }
 }
 

@@ -53,8 +53,6 @@ typedef struct kva_import {
   bool lacks_operators; /* some have no rule; they are reported */
 } kva_import;
 
-/* Records a failure and returns it. */
-kva_status kva_import_failed(kva_import *im, kva_status status);
 kva_status kva_import_define(kva_import *im, kva_import_scope *s, const char *name, kva_import_name value,
                              const kva_loc *loc);
 const kva_import_name *kva_import_find(const kva_import_scope *s, const char *name);

@@ -78,6 +78,5 @@ enum { KVA_ONNX_MAX_BOUND = 8 };
 const kva_dims *kva_onnx_bound_contents(kva_onnx_ctx *c, kva_value *v, const char *what);
 /* v's own elements, whatever it is computed from. */
 const kva_dims *kva_onnx_bind_elements(kva_onnx_ctx *c, kva_value *v, const char *what);
-void kva_onnx_set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *dims);
 
 #endif

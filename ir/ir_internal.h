@@ -15,8 +15,6 @@ static inline const void *kva_attr_at(const void *attrs, const kva_attr_field *f
 /* Field f of attrs has its default value. */
 bool kva_attr_is_default(const kva_attr_field *f, const void *attrs);
 
-/* `s` needs no quotes in the text language: it is a word without another meaning. */
-bool kva_is_plain_name(const char *s);
 void kva_print_name(kva_text *out, const char *s);
 /* `<axis = 1, perm = [1, 0]>` and a space, or nothing if all fields have their defaults (print_attrs.c). */
 void kva_print_attrs(kva_text *out, const kva_attr_desc *desc, const void *attrs);

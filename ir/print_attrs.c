@@ -21,7 +21,8 @@ static bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-bool kva_is_plain_name(const char *s) {
+/* `s` needs no quotes in the text language: it is a word without another meaning. */
+static bool is_plain_name(const char *s) {
   if (!is_letter(*s)) return false;
   for (const char *p = s; *p; p++) {
     if (!is_letter(*p) && !(*p >= '0' && *p <= '9')) return false;
@@ -30,7 +31,7 @@ bool kva_is_plain_name(const char *s) {
 }
 
 void kva_print_name(kva_text *out, const char *s) {
-  if (kva_is_plain_name(s))
+  if (is_plain_name(s))
     kva_text_add(out, "%s", s);
   else
     kva_text_add_quoted(out, s);

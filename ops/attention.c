@@ -193,7 +193,8 @@ static bool ref_visible(const kva_attention_oracle *a, int64_t position, int64_t
   return a->attrs.window <= 0 || s > position - a->attrs.window;
 }
 
-double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap) {
+/* The score; -inf if the query does not see the key. out_cap: derivative of the soft cap. */
+static double ref_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap) {
   const double *q = a->q->f + kva_attention_q_row(a, at), *k = a->k->f + kva_attention_k_row(a, at);
   int64_t position = at.t + a->offset + (a->position ? a->position->i[at.b] : 0);
   double x = 0, cap = a->attrs.softcap;
@@ -213,7 +214,7 @@ double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, d
 static void ref_row(const kva_attention_oracle *a, kva_attention_at at, double *scores, double *y, double *lse) {
   double max = -INFINITY, sum = 0, cap;
   for (at.s = 0; at.s < a->S; at.s++) {
-    scores[at.s] = kva_attention_score(a, at, &cap);
+    scores[at.s] = ref_score(a, at, &cap);
     if (scores[at.s] > max || isnan(scores[at.s])) max = scores[at.s];
   }
   *lse = -INFINITY;
@@ -251,7 +252,7 @@ kva_attention_slope kva_attention_grad_at(const kva_attention_oracle *a, kva_att
   const double *dy = a->dy->f + kva_attention_y_row(a, at);
   int64_t row = (at.b * a->H + at.h) * a->T + at.t;
   double lse = a->lse->f[row], delta = a->delta->f[row], cap, dp = 0;
-  double score = kva_attention_score(a, at, &cap);
+  double score = ref_score(a, at, &cap);
   if (lse == -INFINITY) return (kva_attention_slope){0, 0};
   for (int64_t d = 0; d < a->D_v; d++) dp += dy[d] * v[d];
   double p = exp(score - lse);

@@ -54,8 +54,6 @@ KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, 
 typedef struct kva_attention_at {
   int64_t b, h, t, s;
 } kva_attention_at;
-/* The score; -inf if the query does not see the key. out_cap: derivative of the soft cap. */
-double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap);
 /* p: softmax probability; ds = dL/d(q.k), from lse, delta and dy. */
 typedef struct kva_attention_slope {
   double p, ds;

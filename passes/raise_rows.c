@@ -3,7 +3,8 @@
 #include "ops/check.h"
 #include "passes/raise_mask.h"
 
-bool kva_is_zero(const kva_value *v) {
+/* Whether v, through reshapes, expansions and casts, is a constant 0. */
+static bool is_zero(const kva_value *v) {
   while (v->def && (kva_is(v->def, KVA_OP_expand) || kva_is(v->def, KVA_OP_reshape) || kva_is(v->def, KVA_OP_cast)))
     v = kva_operand(v->def, 0);
   return kva_is_splat(v, 0);
@@ -98,7 +99,7 @@ static bool padding(kva_expr_ctx *c, const kva_node *n, const kva_rows_view *inn
   const char *mode = ((const kva_pad_attrs *)n->attrs)->mode;
   *out = (kva_run){.kind = KVA_RUN_ZERO, .len = amount};
   if (kva_expr_is(amount, 0)) return true;
-  if (!mode || !strcmp(mode, "constant")) return !kva_operand(n, 1) || kva_is_zero(kva_operand(n, 1));
+  if (!mode || !strcmp(mode, "constant")) return !kva_operand(n, 1) || is_zero(kva_operand(n, 1));
   kva_rows_view first;
   kva_dim zero = kva_expr_const(c, 0), one = kva_expr_const(c, 1);
   if (strcmp(mode, "edge") || !front || !kva_rows_crop(c, inner, zero, one, &first)) return false;
@@ -166,8 +167,8 @@ static bool view_of_mul(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_r
 
 static bool view_of_where(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_rows_view *out) {
   kva_value *mask = kva_operand(n, 0), *taken = kva_operand(n, 1), *other = kva_operand(n, 2);
-  if (kva_is_zero(other)) return view_of_masked(c, n, taken, mask, true, axis, out);
-  return kva_is_zero(taken) && view_of_masked(c, n, other, mask, false, axis, out);
+  if (is_zero(other)) return view_of_masked(c, n, taken, mask, true, axis, out);
+  return is_zero(taken) && view_of_masked(c, n, other, mask, false, axis, out);
 }
 
 static bool view_of_node(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_rows_view *out) {
@@ -188,7 +189,7 @@ static bool view_of_node(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_
 
 kva_rows_view kva_rows_view_of(kva_expr_ctx *c, kva_value *v, uint32_t axis) {
   kva_rows_view view;
-  if (kva_is_zero(v)) return (kva_rows_view){1, {{.kind = KVA_RUN_ZERO, .len = v->type->dims[axis]}}};
+  if (is_zero(v)) return (kva_rows_view){1, {{.kind = KVA_RUN_ZERO, .len = v->type->dims[axis]}}};
   if (v->def && v->index == 0 && view_of_node(c, v->def, axis, &view) && view.n) return view;
   return itself(c, v, axis);
 }

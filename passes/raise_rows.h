@@ -34,7 +34,5 @@ bool kva_rows_crop(kva_expr_ctx *c, const kva_rows_view *view, kva_dim start, kv
 bool kva_rows_push(kva_expr_ctx *c, kva_rows_view *view, kva_run run);
 /* The axis along which v's defining node moves rows; -1: none, or several. */
 int kva_rows_axis(const kva_value *v);
-/* Whether v, through reshapes, expansions and casts, is a constant 0. */
-bool kva_is_zero(const kva_value *v);
 
 #endif

@@ -353,7 +353,9 @@ static void place_backward(kva_stage_map *s, const int *reader, const int *last)
   }
 }
 
-kva_status kva_stages_cut(kva_stage_map *s, int *reader) {
+/* grad_step: where it is cut. reader: by state id, room for all; the first stage whose forward pass reads a parameter,
+ * KVA_ANY_STAGE: none does. */
+static kva_status cut_passes(kva_stage_map *s, int *reader) {
   cutter c = {.s = s};
   prepare(s);
   list_nodes(&c);
@@ -405,7 +407,9 @@ static bool is_output(const kva_stage_map *s, const kva_node *n) {
   return false;
 }
 
-void kva_stages_follow(kva_stage_map *s, const uint32_t *readers) {
+/* eval: every node in the stage that has the parameters which it reads, as `readers` says: by state id, one bit for
+ * each stage; last of what it needs. */
+static void assign_eval(kva_stage_map *s, const uint32_t *readers) {
   prepare(s);
   const uint32_t *sets = find_sets(s, readers);
   for (const kva_node *n = s->graph->first; n; n = n->next) {
@@ -486,11 +490,11 @@ static kva_status cut(kva_module *m, kva_arena *scratch, int64_t n) {
   KVA_TRY(check_graph(m, eval->graph));
   KVA_TRY(kva_check_forward_states(m, eval->graph));
   kva_stage_map s = {.m = m, .graph = gradients->graph, .scratch = scratch, .n = n};
-  KVA_TRY(kva_stages_cut(&s, KVA_NEW_ARRAY(scratch, int, m->states.len + 1)));
+  KVA_TRY(cut_passes(&s, KVA_NEW_ARRAY(scratch, int, m->states.len + 1)));
   const int *owner = find_owners(&s);
   kva_stages_split_passes(&s, gradients);
   kva_stage_map e = {.m = m, .graph = eval->graph, .scratch = scratch, .n = n};
-  kva_stages_follow(&e, find_stages(m, scratch));
+  assign_eval(&e, find_stages(m, scratch));
   kva_stages_split_eval(&e, eval);
   kva_stages_split_updates(m, updates, n, owner, scratch);
   set_states(m, find_stages(m, scratch));

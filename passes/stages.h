@@ -18,13 +18,6 @@ typedef struct kva_stage_map {
   int *last;           /* of a node of the forward pass: the last stage whose forward pass reads it */
 } kva_stage_map;
 
-/* grad_step: where it is cut. reader: by state id, room for all; the first stage whose forward pass reads a parameter,
- * KVA_ANY_STAGE: none does. */
-KVA_MUST_USE kva_status kva_stages_cut(kva_stage_map *s, int *reader);
-/* eval: every node in the stage that has the parameters which it reads, as `readers` says: by state id, one bit for
- * each stage; last of what it needs. */
-void kva_stages_follow(kva_stage_map *s, const uint32_t *readers);
-
 /* Whether n takes floating-point operations in products (kva_node_flops). */
 bool kva_stages_has_products(const kva_stage_map *s, const kva_node *n);
 

@@ -9,20 +9,21 @@
 
 #include <math.h>
 
-kva_output_role kva_output_role_of(const kva_program *p, int32_t output) {
+static kva_output_role output_role(const kva_program *p, int32_t output) {
   return p->output_roles ? (kva_output_role)p->output_roles[output] : KVA_OUTPUT_VALUE;
 }
 
 int32_t kva_loss_output(const kva_program *p) {
   for (int32_t i = 0; i < p->n_outputs; i++)
-    if (kva_output_role_of(p, i) == KVA_OUTPUT_LOSS) return i;
+    if (output_role(p, i) == KVA_OUTPUT_LOSS) return i;
   return -1;
 }
 
-bool kva_watches_output(const kva_program *p, int32_t output) {
+/* Whether the output is the loss or the norm of its gradient. */
+static bool is_watched(const kva_program *p, int32_t output) {
   const kva_buffer_desc *b = &p->buffers[p->outputs[output]];
   if (b->rank || !kva_dtype_is_float((kva_dtype)b->dtype)) return false;
-  kva_output_role role = kva_output_role_of(p, output);
+  kva_output_role role = output_role(p, output);
   return role == KVA_OUTPUT_LOSS || role == KVA_OUTPUT_GRAD_NORM;
 }
 
@@ -65,7 +66,7 @@ int32_t kva_commit_step(const kva_program *p) {
   int32_t known = 0;
   bool watches = false;
   for (int32_t o = 0; o < p->n_outputs; o++) {
-    if (!kva_watches_output(p, o)) continue;
+    if (!is_watched(p, o)) continue;
     watches = true;
     for (int32_t i = known; i < p->n_steps; i++)
       if (writes(p, &p->steps[i], p->outputs[o], false)) known = i + 1;
@@ -79,8 +80,7 @@ bool kva_outputs_finite(const kva_program_state *sp) {
   const kva_program *p = sp->desc;
   for (int32_t o = 0; o < p->n_outputs; o++) {
     int32_t b = p->outputs[o];
-    if (kva_watches_output(p, o) && !isfinite(kva_load_f64((kva_dtype)p->buffers[b].dtype, sp->pointers[b], 0)))
-      return false;
+    if (is_watched(p, o) && !isfinite(kva_load_f64((kva_dtype)p->buffers[b].dtype, sp->pointers[b], 0))) return false;
   }
   return true;
 }

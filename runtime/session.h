@@ -53,7 +53,7 @@ typedef struct kva_program_state {
   kva_lifetime *lifetimes, **order;
   bool *resident; /* by buffer: an input that the caller keeps on the device */
   int64_t output_bytes, constant_bytes;
-  int32_t commit;          /* first step that changes states after the watched outputs (kva_watches_output) are known */
+  int32_t commit;          /* first step that changes states after the watched outputs (finite.c) are known */
   kva_block outputs;       /* on the device: outputs left to the session; allocated on demand */
   kva_block constants;     /* on a device with its own memory */
   kva_block iteration;     /* body of a loop: the iteration number */
@@ -151,11 +151,8 @@ int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first);
 /* Whether a step of the program, or of any, writes the state. */
 bool kva_program_writes_state(const kva_program *p, int32_t state);
 bool kva_state_is_written(const kva_artifact *a, int32_t state);
-kva_output_role kva_output_role_of(const kva_program *p, int32_t output);
 /* The index of the output that is the loss; -1: none. */
 int32_t kva_loss_output(const kva_program *p);
-/* Whether the output is the loss or the norm of its gradient. */
-bool kva_watches_output(const kva_program *p, int32_t output);
 /* sp->commit of a program; n_steps if no state is written after the watched outputs. */
 int32_t kva_commit_step(const kva_program *p);
 /* Whether the watched outputs of the current run are finite. */

@@ -16,8 +16,10 @@ int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option 
   return kva_options_parse(&usage, argc, argv, options, n_options, positional, max_positional, n_positional);
 }
 
-bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
-                     const kva_define **out_defines) {
+/* Splits "name=value" options into defines; the last value of a name applies. false (message printed) if there is no
+ * '='. */
+static bool split_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
+                          const kva_define **out_defines) {
   kva_define *d = KVA_NEW_ARRAY(arena, kva_define, list->n + 1);
   *out_n = 0;
   for (uint32_t i = 0; i < list->n; i++) {
@@ -156,8 +158,8 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
   kva_arena *arena = kva_arena_create();
   kva_model_source source = {.path = from->path, .weights = from->weights, .load.free_batch = from->free_batch};
   int code = EXIT_USAGE;
-  if (kva_cli_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
-      kva_cli_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {
+  if (split_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
+      split_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {
     kva_status status = load(&source, from->packed, diag, out_module);
     if (status == KVA_OK && from->fixed) status = kva_set_constants(*out_module);
     code = status == KVA_OK ? -1 : kva_status_exit_code(status);

@@ -18,11 +18,6 @@ typedef struct kva_verb {
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional);
 
-/* Splits "name=value" options into defines; the last value of a name applies. false (message printed) if there is no
- * '='. */
-bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
-                     const kva_define **out_defines);
-
 /* Loads a model with -D and --pin lists; prints and clears diagnostics, including warnings. Returns -1 and the module,
  * or an exit code. */
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,

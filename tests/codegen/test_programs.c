@@ -13,7 +13,7 @@ typedef struct program {
 
 static const program programs[] = {
     /* LLVM 19's InstCombine drops the absolute value in a comparison with zero (codegen/llvm_arith.c,
-     * kva_ll_minmax). */
+     * codegen/llvm_arith.c). */
     {"softplus of an absolute value", "main (double[15] x) => (double[15] y) { y = kv.softplus(kv.abs(x)) }"},
     {"maximum of an absolute value and zero",
      "main (double[15] x) => (double[15] y, double[15] z) {\n"

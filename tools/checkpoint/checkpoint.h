@@ -96,9 +96,6 @@ KVA_MUST_USE kva_status kva_foreign_defines(const kva_foreign *f, const kva_name
                                             kva_diag *diag, uint32_t *out_n, const kva_define **out_defines);
 /* Whether the block's first row takes this checkpoint: it says which models the .kv file is for. */
 bool kva_foreign_suits(const kva_foreign *f, const kva_names *names);
-/* The value of a field: `path` is a key, or keys with dots between; '*' is any text without dots; "key.#" is the number
- * of items of a list. NULL: there is none, or null. The caller decrefs it. */
-json_t *kva_config_get(const json_t *config, const char *path);
 /* Whether a name matches a pattern, in which '*' is any text without dots. */
 bool kva_name_matches(const char *pattern, const char *name);
 

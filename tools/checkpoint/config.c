@@ -58,7 +58,9 @@ static bool find_leaf(void *user, const char *path, json_t *value) {
   return false;
 }
 
-json_t *kva_config_get(const json_t *config, const char *path) {
+/* The value of a field: `path` is a key, or keys with dots between; '*' is any text without dots; "key.#" is the number
+ * of items of a list. NULL: there is none, or null. The caller decrefs it. */
+static json_t *config_get(const json_t *config, const char *path) {
   kva_arena *arena = kva_arena_create();
   search s = {.pattern = path};
   walk(config, "", arena, find_leaf, &s);
@@ -116,7 +118,7 @@ static kva_status check_all_read(const kva_foreign *f, const kva_names *names, k
 
 static json_t *field_of(const kva_foreign *f, const kva_naming *row, const char **out_name) {
   for (uint32_t i = 0; i < row->n_names; i++) {
-    json_t *v = kva_config_get(f->config, row->names[i]);
+    json_t *v = config_get(f->config, row->names[i]);
     *out_name = row->names[i];
     if (v) return v;
   }
@@ -127,7 +129,7 @@ static kva_status check_agreement(const kva_foreign *f, const kva_naming *row, c
                                   kva_diag *diag) {
   kva_status status = KVA_OK;
   for (uint32_t i = 0; i < row->n_names; i++) {
-    json_t *other = kva_config_get(f->config, row->names[i]);
+    json_t *other = config_get(f->config, row->names[i]);
     if (other && !json_equal(v, other))
       status = kva_error(diag, &(kva_loc){.file = f->path},
                          "fields '%s' and '%s' differ, and both are '%s' of the model", name, row->names[i], row->own);

@@ -75,8 +75,6 @@ const char *gpu_kind_name(int kind);
 const char *gpu_case_code(const gpu_case *c); /* "object", "cubin", "ptx" */
 /* What made the machine code that runs. */
 const char *gpu_case_compiler(const gpu_case *c);
-/* `what, name, code for, code`, the cells that identify a case. */
-void gpu_case_cells(const gpu_case *c, bool refused, kva_text *out);
 /* Members of a JSON object that identify a case, without braces. */
 void gpu_case_members(const gpu_case *c, int64_t id, kva_text *out);
 /* A row of the report; "" where rows of this kind are for failures alone. */

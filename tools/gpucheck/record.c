@@ -18,7 +18,8 @@ const char *gpu_case_code(const gpu_case *c) {
   return gpu_case_is_cpu(c) ? "object" : c->machine ? "cubin" : "ptx";
 }
 
-void gpu_case_cells(const gpu_case *c, bool refused, kva_text *out) {
+/* `what, name, code for, code`, the cells that identify a case. */
+static void case_cells(const gpu_case *c, bool refused, kva_text *out) {
   kva_text_add(out, "| %s | %s | %s | %s ", gpu_kind_name(c->kind), c->name, c->target,
                refused ? "driver (machine code refused)" : gpu_case_compiler(c));
 }
@@ -54,7 +55,7 @@ static void add_rate(kva_text *out, const gpu_case *c, double seconds) {
 
 void gpu_outcome_row(const gpu_case *c, const gpu_outcome *o, kva_text *out) {
   if (c->kind == GPU_OPERATOR && o->verdict == GPU_AGREES) return;
-  gpu_case_cells(c, o->refused, out);
+  case_cells(c, o->refused, out);
   kva_text_add(out, "| %s ", gpu_verdict_name(o->verdict));
   add_difference(out, o->device);
   add_difference(out, o->simulator);

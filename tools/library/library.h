@@ -51,8 +51,6 @@ struct kvasir_program {
 /* Compiles a module, which the program owns afterwards; on failure it is destroyed. */
 KVA_MUST_USE kva_status kva_program_compile(kva_module *m, const kva_compile_options *options, const char *device,
                                             kva_diag *diag, kvasir_program **out_program);
-/* Checks a training program's inputs and outputs and fills in what kvasir.h says of them. */
-KVA_MUST_USE kva_status kva_program_describe_training(kvasir_program *p, kva_diag *diag);
 
 struct kvasir_session {
   kvasir_program *program;
@@ -89,9 +87,5 @@ typedef kva_status (*kva_library_work)(void *job, kva_diag *diag);
 kvasir_status kva_library_call(kva_library_work work, void *job, kvasir_messages **out_messages);
 /* The answer to a null pointer in the place of an object's address: there is nowhere to put the object. */
 kvasir_status kva_library_no_place(kvasir_messages **out_messages);
-
-/* A port for a type of the graph, or for a buffer of a program; strings in the arena. */
-void kva_port_of_type(const kva_type *type, const char *name, kva_arena *arena, kvasir_port *out);
-void kva_port_of_buffer(const kva_program *p, const kva_buffer_desc *b, kva_arena *arena, kvasir_port *out);
 
 #endif

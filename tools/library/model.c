@@ -43,7 +43,7 @@ static const char *text_of(const kva_expr *e, kva_arena *arena) {
   return copy;
 }
 
-void kva_port_of_type(const kva_type *type, const char *name, kva_arena *arena, kvasir_port *out) {
+static void port_of_type(const kva_type *type, const char *name, kva_arena *arena, kvasir_port *out) {
   *out = (kvasir_port){
       .name = kva_arena_strdup(arena, name ? name : ""), .type = (int32_t)type->dtype, .rank = (int32_t)type->rank};
   for (uint32_t d = 0; d < type->rank; d++) {
@@ -62,11 +62,11 @@ static void describe(kvasir_model *m) {
   m->outputs = KVA_NEW_ARRAY(m->arena, kvasir_port, m->n_outputs + 1);
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     const kva_value *v = f->graph->inputs.data[i];
-    kva_port_of_type(v->type, v->name, m->arena, &m->inputs[i]);
+    port_of_type(v->type, v->name, m->arena, &m->inputs[i]);
   }
   for (uint32_t i = 0; i < m->n_outputs; i++) {
     const kva_value *v = kva_graph_output(f->graph, i);
-    kva_port_of_type(v->type, f->output_names ? f->output_names[i] : v->name, m->arena, &m->outputs[i]);
+    port_of_type(v->type, f->output_names ? f->output_names[i] : v->name, m->arena, &m->outputs[i]);
   }
 }
 

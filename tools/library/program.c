@@ -43,7 +43,7 @@ void kvasir_program_destroy(kvasir_program *p) {
 
 /* ---- training programs ------------------------------------------------------------------------------------------- */
 
-void kva_port_of_buffer(const kva_program *p, const kva_buffer_desc *b, kva_arena *arena, kvasir_port *out) {
+static void port_of_buffer(const kva_program *p, const kva_buffer_desc *b, kva_arena *arena, kvasir_port *out) {
   *out = (kvasir_port){.name = kva_arena_strdup(arena, b->name), .type = b->dtype, .rank = b->rank};
   for (int32_t d = 0; d < b->rank; d++) {
     const kva_formula *f = &b->dims[d];
@@ -82,13 +82,14 @@ static kva_status find_schedule(const kva_train_spec *spec, kva_diag *diag, kva_
   return KVA_OK;
 }
 
-kva_status kva_program_describe_training(kvasir_program *p, kva_diag *diag) {
+/* Checks a training program's inputs and outputs and fills in what kvasir.h says of them. */
+static kva_status describe_training(kvasir_program *p, kva_diag *diag) {
   const kva_program *step = find_program(p->compiled->artifact, "train_step");
   KVA_ASSERT(step && step->n_inputs > 0 && kva_loss_output(step) == 0);
   p->n_inputs = (size_t)step->n_inputs - 1; /* the last one is the rate */
   p->inputs = KVA_NEW_ARRAY(p->arena, kvasir_port, p->n_inputs + 1);
   for (size_t i = 0; i < p->n_inputs; i++)
-    kva_port_of_buffer(step, &step->buffers[step->inputs[i]], p->arena, &p->inputs[i]);
+    port_of_buffer(step, &step->buffers[step->inputs[i]], p->arena, &p->inputs[i]);
   p->n_values = (size_t)step->n_outputs;
   p->values = KVA_NEW_ARRAY(p->arena, const char *, p->n_values + 1);
   for (size_t i = 0; i < p->n_values; i++) {
@@ -144,7 +145,7 @@ static kva_status compile_with(const compile_job *j, kva_diag *diag) {
   }
   KVA_TRY(kva_program_compile(m, &options, j->options ? j->options->device : NULL, diag, j->out));
   if (!j->training) return KVA_OK;
-  status = kva_program_describe_training(*j->out, diag);
+  status = describe_training(*j->out, diag);
   if (status == KVA_OK) return KVA_OK;
   kvasir_program_destroy(*j->out);
   *j->out = NULL;

@@ -73,21 +73,21 @@ kvasir_status kvasir_session_create(kvasir_program *program, const kvasir_sessio
 
 /* ---- tensors of callers ------------------------------------------------------------------------------------------ */
 
+static kva_tensor library_tensor(const kvasir_tensor *t) {
+  kva_tensor own = {.dtype = (kva_dtype)t->type, .rank = t->rank, .data = t->data};
+  memcpy(own.dims, t->dims, sizeof own.dims);
+  return own;
+}
+
 int64_t kvasir_tensor_bytes(const kvasir_tensor *t) {
   if (!t || !kvasir_type_name(t->type) || t->rank < 0 || t->rank > KVASIR_MAX_RANK) return -1;
-  const kva_tensor own = kva_library_tensor(t);
+  const kva_tensor own = library_tensor(t);
   return kva_tensor_bytes(&own);
 }
 
 const char *kvasir_type_name(int32_t type) {
   bool known = type > KVA_DTYPE_NONE && type < KVA_DTYPE_COUNT && type != KVA_STRING;
   return known ? kva_dtype_name((kva_dtype)type) : NULL;
-}
-
-kva_tensor kva_library_tensor(const kvasir_tensor *t) {
-  kva_tensor own = {.dtype = (kva_dtype)t->type, .rank = t->rank, .data = t->data};
-  memcpy(own.dims, t->dims, sizeof own.dims);
-  return own;
 }
 
 kvasir_tensor kva_public_tensor(const kva_tensor *t) {
@@ -117,7 +117,7 @@ kva_status kva_library_inputs(kvasir_session *s, const kva_program *p, size_t n_
       return kva_error(diag, NULL, "%s: input '%s' has a type (%d), rank (%d) or size that no tensor has", p->name,
                        name, inputs[i].type, inputs[i].rank);
     if (read && bytes && !inputs[i].data) return kva_error(diag, NULL, "%s: input '%s' has no data", p->name, name);
-    s->inputs[i] = kva_library_tensor(&inputs[i]);
+    s->inputs[i] = library_tensor(&inputs[i]);
     if ((uintptr_t)inputs[i].data % alignment(s->inputs[i].dtype))
       return kva_error(diag, NULL, "%s: the data of input '%s' is not aligned to its elements", p->name, name);
   }
@@ -199,7 +199,7 @@ static kva_status take_outputs(kvasir_session *s, kva_program_state *sp, const k
     if (!outputs[i].data) continue;
     if (!bound) KVA_TRY(bind_shapes(s, sp, diag));
     bound = true;
-    s->outputs[i] = kva_library_tensor(&outputs[i]);
+    s->outputs[i] = library_tensor(&outputs[i]);
     KVA_TRY(check_output(s, sp, i, diag));
   }
   return KVA_OK;

@@ -6,7 +6,6 @@
 #include "runtime/session.h"
 #include "tools/library/library.h"
 
-kva_tensor kva_library_tensor(const kvasir_tensor *t);
 kvasir_tensor kva_public_tensor(const kva_tensor *t);
 
 /* Checks a caller's tensors against the first n_program inputs of a program as far as the runtime does not, and copies

@@ -68,8 +68,7 @@ KVA_MUST_USE kva_status kva_text_apply(const kva_text_steps *steps, kva_arena *a
                                        kva_diag *diag);
 /* Replaces occurrences of added tokens in the pieces. */
 void kva_added_apply(const kva_added_tokens *added, bool normalized, kva_arena *arena, kva_pieces *pieces);
-/* The character that represents a byte, and the inverse (-1: none). */
-uint32_t kva_byte_char(unsigned char byte);
+/* The byte that a character represents; -1: none. */
 int kva_char_byte(uint32_t c);
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */

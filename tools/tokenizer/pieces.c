@@ -148,7 +148,7 @@ static bool is_printable(unsigned c) {
   return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || c >= 0xAE;
 }
 
-uint32_t kva_byte_char(unsigned char byte) {
+static uint32_t byte_char(unsigned char byte) {
   if (is_printable(byte)) return byte;
   uint32_t before = 0;
   for (unsigned c = 0; c < byte; c++) before += !is_printable(c);
@@ -158,7 +158,7 @@ uint32_t kva_byte_char(unsigned char byte) {
 int kva_char_byte(uint32_t c) {
   if (c < 256) return is_printable(c) ? (int)c : -1;
   for (unsigned byte = 0; byte < 256; byte++)
-    if (kva_byte_char((unsigned char)byte) == c) return (int)byte;
+    if (byte_char((unsigned char)byte) == c) return (int)byte;
   return -1;
 }
 
@@ -167,7 +167,7 @@ static kva_bytes byte_chars(kva_bytes text, kva_arena *arena) {
   size_t n = 0;
   for (size_t i = 0; i < text.size; i++) {
     unsigned char byte = (unsigned char)text.data[i];
-    n += kva_utf8_put(byte > ' ' && byte < 127 ? byte : kva_byte_char(byte), data + n);
+    n += kva_utf8_put(byte > ' ' && byte < 127 ? byte : byte_char(byte), data + n);
   }
   return (kva_bytes){data, n};
 }

@@ -161,8 +161,10 @@ uint32_t kva_utf8_get(const char *s, size_t *out_size) {
   return (uint32_t)c;
 }
 
-/* Table 3-7 of the standard: the second byte's range excludes overlong forms, surrogates and values above 0x10FFFF. */
-int kva_utf8_check(const char *s, size_t n) {
+/* Length of the valid character at s, or minus the number of bytes that a decoder replaces by one U+FFFD (Unicode
+ * standard, section 3.9, maximal subparts; table 3-7: the second byte's range excludes overlong forms, surrogates and
+ * values above 0x10FFFF). n > 0. */
+static int utf8_check(const char *s, size_t n) {
   const unsigned char *u = (const unsigned char *)s;
   if (u[0] < 0x80) return 1;
   if (u[0] < 0xC2 || u[0] > 0xF4) return -1;
@@ -179,7 +181,7 @@ int kva_utf8_check(const char *s, size_t n) {
 
 bool kva_utf8_valid(const char *s, size_t n) {
   for (size_t i = 0; i < n;) {
-    int size = kva_utf8_check(s + i, n - i);
+    int size = utf8_check(s + i, n - i);
     if (size < 0) return false;
     i += (size_t)size;
   }
@@ -189,7 +191,7 @@ bool kva_utf8_valid(const char *s, size_t n) {
 int64_t kva_utf8_add_valid(const char *s, size_t n, kva_text *out) {
   int64_t replaced = 0;
   for (size_t i = 0; i < n;) {
-    int size = kva_utf8_check(s + i, n - i);
+    int size = utf8_check(s + i, n - i);
     kva_text_add_bytes(out, size > 0 ? s + i : "\xEF\xBF\xBD", size > 0 ? (size_t)size : 3);
     replaced += size < 0;
     i += (size_t)abs(size);
@@ -202,7 +204,7 @@ size_t kva_utf8_pending(const char *s, size_t n) {
     unsigned char c = (unsigned char)s[n - k];
     if ((c & 0xC0) == 0x80) continue;
     size_t size = c < 0xC2 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 1;
-    return size > k && kva_utf8_check(s + n - k, k) == -(int)k ? k : 0;
+    return size > k && utf8_check(s + n - k, k) == -(int)k ? k : 0;
   }
   return 0;
 }

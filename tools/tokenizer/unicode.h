@@ -26,9 +26,6 @@ void kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text
 size_t kva_utf8_put(uint32_t c, char out[4]);
 /* The character at s, of valid UTF-8; *out_size: its bytes. */
 uint32_t kva_utf8_get(const char *s, size_t *out_size);
-/* Length of the valid character at s, or minus the number of bytes that a decoder replaces by one U+FFFD (Unicode
- * standard, section 3.9, maximal subparts). n > 0. */
-int kva_utf8_check(const char *s, size_t n);
 bool kva_utf8_valid(const char *s, size_t n);
 /* Appends s, with U+FFFD for what is not UTF-8; the number of these. */
 int64_t kva_utf8_add_valid(const char *s, size_t n, kva_text *out);

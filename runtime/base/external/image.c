@@ -33,7 +33,7 @@ static uint32_t u32_at(const uint8_t *p) {
 }
 
 /* Uncompressed, 24 or 32 bits a pixel. Rows are padded to 4 bytes and stand bottom up unless the height is negative. */
-kva_status kva_image_bmp(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out) {
+static kva_status read_bmp(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out) {
   if (n < 54) return kva_external_fail(c, KVA_INVALID, "a BMP file of %zu bytes", n);
   int64_t width = (int32_t)u32_at(bytes + 18), height = (int32_t)u32_at(bytes + 22);
   uint32_t start = u32_at(bytes + 10), bits = u32_at(bytes + 26) >> 16, compression = u32_at(bytes + 30);
@@ -68,7 +68,7 @@ static int64_t number(const uint8_t *bytes, size_t n, size_t *at) {
 }
 
 /* Binary grey maps and pixmaps of 8 bits. */
-kva_status kva_image_pnm(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out) {
+static kva_status read_pnm(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out) {
   size_t at = 2;
   int64_t width = number(bytes, n, &at), height = number(bytes, n, &at), most = number(bytes, n, &at);
   int64_t channels = bytes[1] == '6' ? 3 : 1;
@@ -91,9 +91,9 @@ static const struct {
   size_t n;
   kva_status (*decode)(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out);
 } formats[] = {
-    {"BM", 2, kva_image_bmp},
-    {"P5", 2, kva_image_pnm},
-    {"P6", 2, kva_image_pnm},
+    {"BM", 2, read_bmp},
+    {"P5", 2, read_pnm},
+    {"P6", 2, read_pnm},
     {"\xff\xd8\xff", 3, kva_image_jpeg},
     {"\x89PNG", 4, kva_image_png},
     {"RIFF", 4, kva_image_webp},

@@ -20,8 +20,6 @@ KVA_MUST_USE kva_status kva_image_damaged(kva_external_call *c, const char *form
 /* KVA_UNSUPPORTED: Kvasir was built without the library of this format. */
 KVA_MUST_USE kva_status kva_image_unknown(kva_external_call *c, const char *format);
 
-kva_status kva_image_bmp(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out);
-kva_status kva_image_pnm(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out);
 kva_status kva_image_jpeg(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out);
 kva_status kva_image_png(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out);
 kva_status kva_image_webp(kva_external_call *c, const uint8_t *bytes, size_t n, kva_image *out);

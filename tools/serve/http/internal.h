@@ -25,8 +25,6 @@ typedef struct kva_http_error {
   const char *type, *code; /* OpenAI's; code may be NULL */
   char message[256];
 } kva_http_error;
-/* Sets an error of status 400, and returns false. */
-bool kva_http_invalid(kva_http_error *e, const char *fmt, ...) KVA_PRINTF(2, 3);
 
 /* A string of JSON, with U+FFFD for what is not UTF-8. */
 json_t *kva_http_text(const char *data, size_t size);

@@ -6,7 +6,8 @@
 #include <sys/random.h>
 #include <time.h>
 
-bool kva_http_invalid(kva_http_error *e, const char *fmt, ...) {
+/* Sets an error of status 400, and returns false. */
+static bool KVA_PRINTF(2, 3) invalid(kva_http_error *e, const char *fmt, ...) {
   va_list args;
   va_start(args, fmt);
   *e = (kva_http_error){.status = 400, .type = "invalid_request_error"};
@@ -27,7 +28,7 @@ static bool take_number(const json_t *o, const char *name, double low, double hi
   if (!v) return true;
   double x = json_number_value(v);
   if (!json_is_number(v) || !(x >= low && x <= high))
-    return kva_http_invalid(e, "%s: expected a number from %g to %g", name, low, high);
+    return invalid(e, "%s: expected a number from %g to %g", name, low, high);
   *out = x;
   return true;
 }
@@ -37,14 +38,14 @@ static bool take_integer(const json_t *o, const char *name, int64_t low, int64_t
   const json_t *v = member(o, name);
   if (!v) return true;
   if (!json_is_integer(v) || json_integer_value(v) < low || json_integer_value(v) > high)
-    return kva_http_invalid(e, "%s: expected an integer from %lld to %lld", name, (long long)low, (long long)high);
+    return invalid(e, "%s: expected an integer from %lld to %lld", name, (long long)low, (long long)high);
   *out = json_integer_value(v);
   return true;
 }
 
 static bool take_bool(const json_t *o, const char *name, bool *out, kva_http_error *e) {
   const json_t *v = member(o, name);
-  if (v && !json_is_boolean(v)) return kva_http_invalid(e, "%s: expected true or false", name);
+  if (v && !json_is_boolean(v)) return invalid(e, "%s: expected true or false", name);
   if (v) *out = json_is_true(v);
   return true;
 }
@@ -78,7 +79,7 @@ static bool check_names(json_t *o, bool chat, kva_http_error *e) {
     bool taken =
         text ? !strcmp(name, chat ? "messages" : "prompt")
              : is_one_of(name, known, sizeof known / sizeof *known) || is_harmless(name, json_object_iter_value(i));
-    if (!taken) return kva_http_invalid(e, "%.100s: not supported with this value, or not known", name);
+    if (!taken) return invalid(e, "%.100s: not supported with this value, or not known", name);
   }
   return true;
 }
@@ -101,7 +102,7 @@ static bool add_text(kva_job *j, const char *text, size_t size, kva_http_error *
   kva_tokenizer_begin(j->server->tokenizer, ids);
   kva_status status = kva_tokenizer_encode(j->server->tokenizer, text, size, diag, ids, &replaced);
   pthread_mutex_unlock(&j->server->encoding);
-  if (status != KVA_OK) kva_http_invalid(e, "prompt: %s", kva_diag_message(diag, 0, NULL, NULL));
+  if (status != KVA_OK) invalid(e, "prompt: %s", kva_diag_message(diag, 0, NULL, NULL));
   kva_diag_destroy(diag);
   return status == KVA_OK;
 }
@@ -112,7 +113,7 @@ static bool add_tokens(kva_job *j, const json_t *list, kva_http_error *e) {
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *v = json_array_get(list, i);
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= known)
-      return kva_http_invalid(e, "prompt: expected tokens from 0 to %lld", (long long)known - 1);
+      return invalid(e, "prompt: expected tokens from 0 to %lld", (long long)known - 1);
     kva_token_ids_add(ids, (uint32_t)json_integer_value(v));
   }
   return true;
@@ -123,11 +124,11 @@ static bool take_prompts(kva_job *j, const json_t *o, kva_http_error *e) {
   const json_t *v = member(o, "prompt"), *first = json_array_get(v, 0);
   if (json_is_string(v)) return add_text(j, json_string_value(v), json_string_length(v), e);
   if (json_is_integer(first)) return add_tokens(j, v, e);
-  if (!first) return kva_http_invalid(e, "prompt: expected a text, tokens, or a list of them");
+  if (!first) return invalid(e, "prompt: expected a text, tokens, or a list of them");
   for (size_t i = 0; i < json_array_size(v); i++) {
     const json_t *item = json_array_get(v, i);
     if (!json_is_string(item) && !json_is_array(item))
-      return kva_http_invalid(e, "prompt: expected a list of texts or of lists of tokens");
+      return invalid(e, "prompt: expected a list of texts or of lists of tokens");
     if (json_is_string(item) ? !add_text(j, json_string_value(item), json_string_length(item), e)
                              : !add_tokens(j, item, e))
       return false;
@@ -151,9 +152,8 @@ static bool add_content(const json_t *content, kva_text *out) {
 static bool read_message(const json_t *v, kva_message *m, kva_text *text, kva_http_error *e) {
   const char *role = json_string_value(json_object_get(v, "role"));
   m->role = role ? kva_role_named(role) : KVA_ROLES;
-  if (m->role == KVA_ROLES) return kva_http_invalid(e, "messages: expected the role system, user or assistant");
-  if (!add_content(json_object_get(v, "content"), text))
-    return kva_http_invalid(e, "messages: expected content that is text");
+  if (m->role == KVA_ROLES) return invalid(e, "messages: expected the role system, user or assistant");
+  if (!add_content(json_object_get(v, "content"), text)) return invalid(e, "messages: expected content that is text");
   m->text = text->data;
   return true;
 }
@@ -161,15 +161,15 @@ static bool read_message(const json_t *v, kva_message *m, kva_text *text, kva_ht
 static bool take_messages(kva_job *j, const json_t *o, kva_http_error *e) {
   const json_t *list = member(o, "messages");
   size_t n = json_array_size(list), read = 0;
-  if (!j->server->o.chat) return kva_http_invalid(e, "this model has no format of chats: use /v1/completions");
-  if (!n) return kva_http_invalid(e, "messages: expected a list that is not empty");
+  if (!j->server->o.chat) return invalid(e, "this model has no format of chats: use /v1/completions");
+  if (!n) return invalid(e, "messages: expected a list that is not empty");
   kva_message *messages = calloc(n, sizeof *messages);
   kva_text *texts = calloc(n, sizeof *texts), out = {0};
   KVA_ASSERT(messages && texts);
   bool ok = true;
   for (; ok && read < n; read++) ok = read_message(json_array_get(list, read), &messages[read], &texts[read], e);
   const char *wrong = ok ? kva_chat_render(j->server->o.chat, messages, n, &out) : NULL;
-  if (wrong) ok = kva_http_invalid(e, "messages: %s", wrong);
+  if (wrong) ok = invalid(e, "messages: %s", wrong);
   if (ok) ok = add_text(j, out.data, out.len, e);
   for (size_t i = 0; i < read; i++) kva_text_free(&texts[i]);
   kva_text_free(&out);
@@ -192,10 +192,10 @@ static bool take_stops(kva_job *j, const json_t *o, size_t *out_n, kva_http_erro
   const json_t *v = member(o, "stop");
   size_t n = json_is_string(v) ? 1 : json_array_size(v);
   if (v && (n > MOST || (!json_is_string(v) && !json_is_array(v))))
-    return kva_http_invalid(e, "stop: expected a text, or at most %d", MOST);
+    return invalid(e, "stop: expected a text, or at most %d", MOST);
   for (size_t i = 0; i < n; i++) {
     const json_t *item = json_is_string(v) ? v : json_array_get(v, i);
-    if (!json_string_length(item)) return kva_http_invalid(e, "stop: expected texts that are not empty");
+    if (!json_string_length(item)) return invalid(e, "stop: expected texts that are not empty");
     *out_n = add_stop(j, *out_n, json_string_value(item));
   }
   const char *own = j->chat ? kva_chat_stop(j->server->o.chat) : NULL;
@@ -221,7 +221,7 @@ static bool check_model(kva_server *s, const json_t *o, kva_http_error *e) {
   const json_t *v = member(o, "model");
   const char *name = json_string_value(v);
   if (!v || (name && !strcmp(name, s->o.model))) return true;
-  kva_http_invalid(e, "the model '%.80s' does not exist; this server has '%.80s'", name ? name : "", s->o.model);
+  invalid(e, "the model '%.80s' does not exist; this server has '%.80s'", name ? name : "", s->o.model);
   e->status = 404;
   e->code = "model_not_found";
   return false;
@@ -235,14 +235,14 @@ static bool take_lengths(kva_job *j, const json_t *o, int64_t *out_tokens, kva_h
       !take_integer(o, "max_completion_tokens", 1, s->max_tokens, &tokens, e))
     return false;
   for (uint32_t i = 0; i < j->n_prompts; i++) {
-    if (!j->prompts[i].n) return kva_http_invalid(e, "prompt: expected at least one token");
+    if (!j->prompts[i].n) return invalid(e, "prompt: expected at least one token");
     if (longest < j->prompts[i].n) longest = j->prompts[i].n;
   }
   int64_t room = s->context - longest, usual = j->chat ? s->max_tokens : 16;
   *out_tokens = tokens > 0 ? tokens : usual < room ? usual : room;
   if (room >= *out_tokens && room > 0) return true;
-  kva_http_invalid(e, "the prompt has %lld tokens and asks for %lld more; this server takes %lld together",
-                   (long long)longest, (long long)(tokens > 0 ? tokens : 1), (long long)s->context);
+  invalid(e, "the prompt has %lld tokens and asks for %lld more; this server takes %lld together", (long long)longest,
+          (long long)(tokens > 0 ? tokens : 1), (long long)s->context);
   e->code = "context_length_exceeded";
   return false;
 }
@@ -268,7 +268,7 @@ static void fill(kva_job *j, const kva_completion *pattern, int64_t each) {
 static bool take_all(kva_job *j, json_t *o, kva_http_error *e) {
   kva_completion pattern = {0};
   int64_t each = 1;
-  if (!json_is_object(o)) return kva_http_invalid(e, "expected a JSON object");
+  if (!json_is_object(o)) return invalid(e, "expected a JSON object");
   if (!check_model(j->server, o, e) || !check_names(o, j->chat, e)) return false;
   if (!take_sampling(o, &pattern.sampling, e) || !take_integer(o, "n", 1, j->server->o.max_texts, &each, e))
     return false;
@@ -277,7 +277,7 @@ static bool take_all(kva_job *j, json_t *o, kva_http_error *e) {
   if (!(j->chat ? take_messages(j, o, e) : take_prompts(j, o, e))) return false;
   if (!take_stops(j, o, &pattern.n_stops, e) || !take_lengths(j, o, &pattern.max_tokens, e)) return false;
   if (j->n_prompts * each > j->server->o.max_texts)
-    return kva_http_invalid(e, "expected at most %lld texts in a request", (long long)j->server->o.max_texts);
+    return invalid(e, "expected at most %lld texts in a request", (long long)j->server->o.max_texts);
   fill(j, &pattern, each);
   return true;
 }
@@ -294,7 +294,7 @@ kva_job *kva_job_parse(kva_server *s, bool chat, const char *body, size_t size, 
   json_error_t error;
   json_t *o = json_loadb(body ? body : "", size, 0, &error);
   if (!o) {
-    kva_http_invalid(e, "the body is not JSON: line %d: %s", error.line, error.text);
+    invalid(e, "the body is not JSON: line %d: %s", error.line, error.text);
     return NULL;
   }
   kva_job *j = calloc(1, sizeof *j);

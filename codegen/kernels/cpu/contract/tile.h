@@ -63,8 +63,6 @@ static inline const kva_expr *kva_tile_times(const kva_tile *x, const kva_expr *
 
 typedef kva_kval (*kva_tile_element_fn)(const kva_contraction *c, const kva_contract_at *at);
 
-/* Where step k of a slice, lead and phase begin in x->packed. */
-const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase);
 /* An element at a column, 0 past the last one. Sets at->line and at->position. */
 kva_kval kva_tile_element(const kva_tile *x, kva_tile_element_fn element, kva_contract_at *at, const kva_expr *column);
 /* The tensor in memory whose elements the operand has, in the same order; NULL: the kernel computes them. */

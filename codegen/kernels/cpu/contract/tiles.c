@@ -38,7 +38,8 @@ static bool one_line(const kva_tile *x) {
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase) {
+/* Where step k of a slice, lead and phase begin in x->packed. */
+static const kva_expr *segment_at(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase) {
   const kva_expr *which =
       kva_tile_plus(x, kva_tile_times(x, kva_tile_plus(x, kva_tile_times(x, k, x->c->leads), lead), x->phases), phase);
   return kva_tile_plus(x, x->packed0, kva_tile_times(x, which, x->segment));
@@ -150,7 +151,7 @@ static void pack_step(const kva_tile *x, const kva_expr *k0, const kva_expr *k) 
   kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->c->leads), "lead");
   kva_kloop *phase = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->phases), "phase");
   kva_contract_at at = {.batch = x->batch, .k = kva_tile_plus(x, k0, k), .lead = lead->var, .phase = phase->var};
-  const kva_expr *base = kva_tile_segment(x, k, lead->var, phase->var);
+  const kva_expr *base = segment_at(x, k, lead->var, phase->var);
   if (one_line(x))
     pack_straight(x, &at, base);
   else
@@ -170,7 +171,7 @@ static void pack_one(const kva_tile *x, const kva_expr *k0, const kva_expr *k, c
                      const kva_expr *j) {
   kva_contract_at at = {.batch = x->batch, .k = kva_tile_plus(x, k0, k), .lead = lead, .phase = kva_tile_num(x, 0)};
   kva_kval v = kva_tile_element(x, x->c->b, &at, kva_tile_plus(x, x->col0, j));
-  kva_k_store(x->kb, x->packed, kva_tile_plus(x, kva_tile_segment(x, k, lead, kva_tile_num(x, 0)), j), v);
+  kva_k_store(x->kb, x->packed, kva_tile_plus(x, segment_at(x, k, lead, kva_tile_num(x, 0)), j), v);
 }
 
 /* Copies `run` elements of every column from `first` on. */
@@ -377,7 +378,7 @@ static kva_kval factor_a(const kva_tile *x, const kva_expr *r, const tile_step *
 
 static kva_kval packed_b(const kva_tile *x, const kva_expr *j, const tile_step *s) {
   const kva_expr *moved = kva_tile_times(x, s->tap, x->c->spread), *stride = kva_tile_num(x, x->c->stride);
-  const kva_expr *from = kva_tile_segment(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
+  const kva_expr *from = segment_at(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
   return kva_k_load(x->kb, x->packed, kva_tile_plus(x, kva_tile_plus(x, from, kva_expr_div(x->e, moved, stride)), j));
 }
 

@@ -86,7 +86,8 @@ static const kva_expr *outer_start(const kva_gpu_tile *x, const kva_gpu_factor *
   return f->is_b ? x->col0 : x->row0;
 }
 
-void kva_gpu_column(const kva_gpu_tile *x, const kva_expr *j, kva_contract_at *at) {
+/* Column `j` of all: its line and position. */
+static void find_column(const kva_gpu_tile *x, const kva_expr *j, kva_contract_at *at) {
   bool one = kva_expr_is(x->c->lines, 1);
   at->line = one ? kva_gpu_num(x, 0) : kva_expr_div(x->e, j, x->c->used);
   at->position = one ? j : kva_expr_mod(x->e, j, x->c->used);
@@ -109,7 +110,7 @@ static kva_kval element(const kva_gpu_tile *x, const kva_gpu_factor *f, const kv
     return x->c->a(x->c, &at);
   }
   const kva_expr *moved = kva_gpu_times(x, at.tap, x->c->spread);
-  kva_gpu_column(x, outer, &at);
+  find_column(x, outer, &at);
   at.phase = kva_gpu_mod(x, moved, x->c->stride);
   at.position = kva_gpu_plus(x, at.position, kva_gpu_div(x, moved, x->c->stride));
   return x->c->b(x->c, &at);
@@ -317,7 +318,7 @@ static void store_results(const kva_gpu_tile *x) {
   kva_kloop *j = kva_k_loop_begin(kb, KVA_K_THREAD, inside(x, x->columns, x->bn, x->col0, x->bn), "column");
   j->width = store_width(x);
   kva_contract_at at = {.batch = x->batch, .row = kva_gpu_plus(x, x->row0, r->var)};
-  kva_gpu_column(x, kva_gpu_plus(x, x->col0, j->var), &at);
+  find_column(x, kva_gpu_plus(x, x->col0, j->var), &at);
   kva_contract_store(x->c, &at, kva_k_load(kb, x->staged, kva_gpu_staged(x, r->var, j->var)));
   kva_k_loop_end(kb, j);
   kva_k_loop_end(kb, r);

@@ -52,9 +52,6 @@ struct kva_gpu_tile {
   const kva_expr *batch, *row0, *col0, *thread, *slices;
 };
 
-/* Column `j` of all: its line and position. */
-void kva_gpu_column(const kva_gpu_tile *x, const kva_expr *j, kva_contract_at *at);
-
 static inline const kva_expr *kva_gpu_num(const kva_gpu_tile *x, int64_t v) {
   return kva_expr_const(x->e, v);
 }

@@ -401,8 +401,6 @@ void kva_k_each_instr_in(const kva_kregion *r, void (*visit)(void *user, kva_kin
 void kva_k_each_index(kva_kinstr *i, void (*visit)(void *user, const kva_expr **e), void *user);
 /* `inner` is `outer` or nested in it. */
 bool kva_k_encloses(const kva_kregion *outer, const kva_kregion *inner);
-/* Number of loops around l. */
-uint32_t kva_k_loop_depth(const kva_kloop *l);
 /* The region in which a symbol is defined: a loop's body, the region of a value; NULL for shape symbols. */
 kva_kregion *kva_k_symbol_region(const kva_kernel *k, const kva_expr *symbol);
 /* Replaces symbols from[i] by to[i] in every index and loop extent. Ranges of symbols are unchanged. */

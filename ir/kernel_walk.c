@@ -180,12 +180,6 @@ bool kva_k_encloses(const kva_kregion *outer, const kva_kregion *inner) {
   return inner == outer;
 }
 
-uint32_t kva_k_loop_depth(const kva_kloop *l) {
-  uint32_t depth = 0;
-  for (const kva_kregion *r = l->instr->region; r && r->owner; r = r->parent) depth += r->owner->op == KVA_K_LOOP;
-  return depth;
-}
-
 kva_kregion *kva_k_symbol_region(const kva_kernel *k, const kva_expr *symbol) {
   for (uint32_t i = 0; i < k->loops.len; i++) {
     if (k->loops.data[i]->var == symbol) return k->loops.data[i]->body;

@@ -438,16 +438,6 @@ kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, int6
   return KVA_OK;
 }
 
-kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *y) {
-  kva_comm_drain(c);
-  for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
-    int64_t piece = bytes - at < most ? bytes - at : most;
-    KVA_TRY(exchange_piece(c, bytes, bytes * c->size, at, piece, x));
-    for (int r = 0; r < c->size; r++) memcpy((char *)y + r * bytes + at, c->in.data + r * piece, (size_t)piece);
-  }
-  return KVA_OK;
-}
-
 kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, int64_t total, const void *x, void *y) {
   kva_comm_drain(c);
   for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
@@ -471,11 +461,6 @@ kva_status kva_comm_broadcast(kva_comm *c, int root, int64_t bytes, void *data) 
     KVA_TRY(kva_comm_check(c, "MPI_Bcast", c->mpi.Bcast((char *)data + at, piece, c->mpi.byte, root, c->mpi.world)));
   }
   return KVA_OK;
-}
-
-kva_status kva_comm_barrier(kva_comm *c) {
-  kva_comm_drain(c);
-  return kva_comm_check(c, "MPI_Barrier", c->mpi.Barrier(c->mpi.world));
 }
 
 kva_status kva_comm_send(kva_comm *c, int to, int64_t bytes, const void *data) {

@@ -81,11 +81,8 @@ KVA_MUST_USE kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, in
 /* y gets the `bytes` bytes of every rank's x, in order of ranks, up to `total` bytes in all. A process sends its part
  * to each of the others. */
 KVA_MUST_USE kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, int64_t total, const void *x, void *y);
-/* x has `bytes` bytes for each rank; y gets those that each rank has for this one, in order of ranks. */
-KVA_MUST_USE kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *y);
 /* All get root's data. */
 KVA_MUST_USE kva_status kva_comm_broadcast(kva_comm *c, int root, int64_t bytes, void *data);
-KVA_MUST_USE kva_status kva_comm_barrier(kva_comm *c);
 /* A message from one process to another; both name the same number of bytes. */
 KVA_MUST_USE kva_status kva_comm_send(kva_comm *c, int to, int64_t bytes, const void *data);
 KVA_MUST_USE kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, void *data);

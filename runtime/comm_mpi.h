@@ -29,7 +29,6 @@ enum {
   X(Comm_set_errhandler, (kva_mpi_handle comm, kva_mpi_handle handler))                                          \
   X(Comm_split, (kva_mpi_handle comm, int color, int key, kva_mpi_handle *out))                                  \
   X(Error_string, (int error, char *text, int *len))                                                             \
-  X(Barrier, (kva_mpi_handle comm))                                                                              \
   X(Bcast, (void *data, int n, kva_mpi_handle type, int root, kva_mpi_handle comm))                              \
   X(Send, (const void *data, int n, kva_mpi_handle type, int to, int tag, kva_mpi_handle comm))                  \
   X(Recv, (void *data, int n, kva_mpi_handle type, int from, int tag, kva_mpi_handle comm, void *status))        \

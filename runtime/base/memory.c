@@ -15,7 +15,6 @@ typedef struct block {
 struct kva_arena {
   block *last;
   size_t next_size;
-  size_t bytes; /* allocated to callers, without the slack of blocks */
 };
 
 static _Noreturn void out_of_memory(size_t size) {
@@ -63,7 +62,6 @@ void *kva_arena_alloc(kva_arena *arena, size_t size) {
   b->used += gap(b, size);
   void *p = b->data + b->used;
   b->used += size;
-  arena->bytes += size;
   return p;
 }
 
@@ -94,10 +92,6 @@ void *kva_arena_memdup(kva_arena *arena, const void *data, size_t size) {
   void *copy = kva_arena_alloc(arena, size);
   if (size) memcpy(copy, data, size);
   return copy;
-}
-
-size_t kva_arena_bytes(const kva_arena *arena) {
-  return arena->bytes;
 }
 
 void *kva_vec_grow(kva_arena *arena, void *data, uint32_t len, uint32_t *cap, size_t item_size) {

@@ -29,7 +29,6 @@ char *kva_arena_strdup(kva_arena *arena, const char *s);
 char *kva_arena_strndup(kva_arena *arena, const char *s, size_t n);
 char *kva_arena_printf(kva_arena *arena, const char *fmt, ...) KVA_PRINTF(2, 3);
 void *kva_arena_memdup(kva_arena *arena, const void *data, size_t size);
-size_t kva_arena_bytes(const kva_arena *arena);
 #define KVA_NEW(arena, T)          ((T *)kva_arena_alloc((arena), sizeof(T)))
 #define KVA_NEW_ARRAY(arena, T, n) ((T *)kva_arena_alloc((arena), sizeof(T) * (size_t)(n)))
 

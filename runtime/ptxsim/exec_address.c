@@ -60,16 +60,6 @@ kva_status kva_ptx_memory_add_undefined(kva_ptx_memory *m, void *base, size_t si
   return status;
 }
 
-void kva_ptx_memory_remove(kva_ptx_memory *m, const void *base) {
-  for (uint32_t i = 0; i < m->n; i++) {
-    if (m->ranges[i].base != (uintptr_t)base) continue;
-    free_range(&m->ranges[i]);
-    memmove(m->ranges + i, m->ranges + i + 1, (m->n - i - 1) * sizeof *m->ranges);
-    m->n--;
-    return;
-  }
-}
-
 /* The last range that begins at or below an address. */
 const ptx_range *kva_ptx_nearest_range(const kva_ptx_memory *m, uint64_t address) {
   uint32_t lo = 0, hi = m->n;

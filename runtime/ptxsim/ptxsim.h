@@ -61,7 +61,6 @@ KVA_MUST_USE kva_status kva_ptx_memory_add(kva_ptx_memory *memory, void *base, s
                                            const char *name);
 /* Like kva_ptx_memory_add, for undefined contents: loads of words that no kernel has written are findings. */
 KVA_MUST_USE kva_status kva_ptx_memory_add_undefined(kva_ptx_memory *memory, void *base, size_t size, const char *name);
-void kva_ptx_memory_remove(kva_ptx_memory *memory, const void *base);
 
 /* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 

@@ -17,7 +17,6 @@ static void arena_is_aligned_and_zeroed(void **state) {
   }
   unsigned char *big = kva_arena_alloc(arena, 9 << 20);
   big[(9 << 20) - 1] = 1;
-  assert_true(kva_arena_bytes(arena) >= 9 << 20);
   assert_string_equal(kva_arena_printf(arena, "%s-%d", "x", 7), "x-7");
   assert_string_equal(kva_arena_strndup(arena, "abcdef", 3), "abc");
   assert_string_equal(kva_arena_strdup(arena, ""), "");

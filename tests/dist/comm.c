@@ -94,10 +94,6 @@ static void check_moves(kva_comm *c, int64_t bytes) {
     EXPECT(kva_comm_all_gather(c, bytes, total, x, y) == KVA_OK);
     EXPECT(!memcmp(y, expected, all));
   }
-  for (int r = 0; r < size; r++) fill_bytes(rank, r, bytes, x + r * bytes);
-  for (int r = 0; r < size; r++) fill_bytes(r, rank, bytes, expected + r * bytes);
-  EXPECT(kva_comm_all_to_all(c, bytes, x, y) == KVA_OK);
-  EXPECT(!memcmp(y, expected, all));
   for (int root = 0; root < size; root++) {
     fill_bytes(rank, root, bytes, x);
     fill_bytes(root, root, bytes, expected);
@@ -109,7 +105,6 @@ static void check_moves(kva_comm *c, int64_t bytes) {
   if (rank) EXPECT(kva_comm_receive(c, rank - 1, bytes, y) == KVA_OK);
   if (rank + 1 < size) EXPECT(kva_comm_send(c, rank + 1, bytes, x) == KVA_OK);
   EXPECT(!rank || !memcmp(y, expected, n));
-  EXPECT(kva_comm_barrier(c) == KVA_OK);
   for (int by = -1; by <= 1; by += 2) {
     int from = rank - by, to = rank + by;
     int64_t sent = kva_comm_bytes(c);
@@ -360,7 +355,7 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "device"))
     check_device(c);
   else if (*mode)
-    return kva_comm_barrier(c) == KVA_OK ? 0 : 1;
+    return kva_comm_broadcast(c, kva_comm_size(c) - 1, 1, &(char){0}) == KVA_OK ? 0 : 1;
   if (!*mode) check_all(c);
   if (!kva_comm_rank(c)) printf("%d processes, %s\n", kva_comm_size(c), kva_comm_library(c));
   kva_diag_destroy(diag);

@@ -3,14 +3,8 @@
 
 #include <stdlib.h>
 
-/* libkvasir-rt does not contain the simulator. */
-static const kva_device_class *const classes[] = {
-    &kva_device_cpu,
-#ifndef KVA_DEPLOYED
-    &kva_device_ptxsim,
-#endif
-    &kva_device_cuda,
-};
+#define ROW(name) &kva_device_##name,
+static const kva_device_class *const classes[] = {KVA_EACH_DEVICE(ROW)};
 enum { N_CLASSES = sizeof classes / sizeof *classes };
 
 kva_status kva_device_find(const char *name, kva_diag *diag, const kva_device_class **out_class) {

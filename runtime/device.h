@@ -92,7 +92,14 @@ struct kva_device {
   kva_pool *pool;
 };
 
-extern const kva_device_class kva_device_cpu, kva_device_ptxsim, kva_device_cuda;
+/* The devices by name. libkvasir-rt does not contain the simulator. */
+#ifdef KVA_DEPLOYED
+#define KVA_EACH_DEVICE(X) X(cpu) X(cuda)
+#else
+#define KVA_EACH_DEVICE(X) X(cpu) X(cuda) X(ptxsim)
+#endif
+#define KVA_DECLARE_DEVICE(name) extern const kva_device_class kva_device_##name;
+KVA_EACH_DEVICE(KVA_DECLARE_DEVICE)
 
 /* Index of the first of an artefact's code objects, starting at `from`, that devices of this class run; -1: none. */
 int32_t kva_device_code(const kva_device_class *class, const kva_artifact *a, int32_t from);

@@ -3,6 +3,7 @@
 #ifndef KVA_TOOLS_CLI_H
 #define KVA_TOOLS_CLI_H
 
+#include "runtime/device.h"
 #include "runtime/exe/options.h"
 #include "tools/library/library.h"
 
@@ -105,7 +106,8 @@ typedef struct kva_device_choice {
   const char *gemm;            /* NULL: the device's default */
   const char *math;            /* NULL: exact */
 } kva_device_choice;
-#define KVA_DEVICES "cpu|cuda|ptxsim"
+#define KVA_DEVICE_WORD(name) "|" #name
+#define KVA_DEVICES           (&(KVA_EACH_DEVICE(KVA_DEVICE_WORD))[1]) /* "cpu|cuda|ptxsim" */
 #define KVA_DEVICE_OPTIONS(choice)                                                                                    \
   {"--device", NULL, KVA_DEVICES, KVA_OPTION_WORD, &(choice)->device, "where to run; ptxsim: a simulated GPU (cpu)"}, \
       {"--target",                                                                                                    \

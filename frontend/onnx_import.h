@@ -45,7 +45,6 @@ typedef struct kva_import {
   kva_map *symbols;    /* dim_param -> kva_dim */
   kva_map *used_names; /* names in use by symbols */
   uint64_t pins_used;
-  int n_unordered; /* inputs reported as used before their definition */
   int64_t n_nodes; /* nodes built so far, including inlined functions */
   const void *producers_of;
   kva_map *producers;   /* output name -> number + 1 in the node list `producers_of`, for messages */

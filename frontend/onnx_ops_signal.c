@@ -5,11 +5,11 @@
 
 #include <math.h>
 
-enum { HANN, HAMMING, BLACKMAN, MAX_WINDOW = 1 << 24 };
+enum { MAX_WINDOW = 1 << 24 };
 
 static const double turn = 2 * 3.14159265358979323846;
 
-/* a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N) */
+/* a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N); kind: the rows' number in onnx_ops.def, Hann, Hamming, Blackman. */
 static double window_at(int64_t kind, double x) {
   static const double a[3][3] = {{0.5, 0.5, 0}, {25.0 / 46, 1 - 25.0 / 46, 0}, {0.42, 0.5, 0.08}};
   return a[kind][0] - a[kind][1] * cos(turn * x) + a[kind][2] * cos(2 * turn * x);

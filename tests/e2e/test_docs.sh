@@ -70,3 +70,16 @@ fi
 grep -rlE 'case KVA_OP_|== KVA_OP_' passes frontend codegen tools --include='*.[ch]' | sort >"$work/naming"
 grep -oE '^\| `(passes|frontend|codegen|tools)/[a-z_/]+\.c` \|' docs/design.md | tr -d '|` ' | sort >"$work/argued"
 diff "$work/naming" "$work/argued" >"$work/out" || fail "files that name operators (<) and those that docs/design.md argues (>)"
+
+# A README names every file of its folder: `expr.c`, `expr_*.c`, or `_loops` after a file of the same beginning.
+for folder in codegen frontend ir passes runtime runtime/base runtime/ptxsim tools/library tools/tokenizer; do
+  mapfile -t patterns < <(grep -oE '`[a-z0-9_*]+(\.[ch])?`' "$folder/README.md" | tr -d '`')
+  for file in "$folder"/*.c; do
+    name=$(basename "$file" .c) found=
+    for pattern in "${patterns[@]%.[ch]}"; do
+      # shellcheck disable=SC2053
+      [[ $name != $pattern && ($pattern != _* || $name != *$pattern) ]] || found=1
+    done
+    [ -n "$found" ] || fail "$folder/README.md does not name ${file##*/}"
+  done
+done

@@ -7,9 +7,8 @@
 #include "passes/autodiff_internal.h"
 
 static const kva_state *trained_state(const kva_node *n) {
-  if (!kva_is(n, KVA_OP_state_read)) return NULL;
-  const kva_state *s = ((const kva_state_read_attrs *)n->attrs)->state;
-  return s->kind == KVA_STATE_PARAM && !s->frozen && kva_dtype_is_float(s->type->dtype) ? s : NULL;
+  const kva_state *s = kva_state_read_by(n);
+  return s && s->kind == KVA_STATE_PARAM && !s->frozen && kva_dtype_is_float(s->type->dtype) ? s : NULL;
 }
 
 static kva_status check_loss(kva_module *m, const kva_function *f, const kva_value *loss) {

@@ -32,9 +32,8 @@ static kva_state *state_written(const kva_node *n) {
 static kva_state *state_rounded(const copies *c, const kva_node *n) {
   if (!kva_is(n, KVA_OP_cast) || n->results[0].type->dtype != c->narrow) return NULL;
   const kva_node *read = n->operands[0].value->def;
-  if (!read || !kva_is(read, KVA_OP_state_read)) return NULL;
-  kva_state *s = ((const kva_state_read_attrs *)read->attrs)->state;
-  return s->kind == KVA_STATE_PARAM && s->type->dtype == KVA_F32 ? s : NULL;
+  kva_state *s = read ? kva_state_read_by(read) : NULL;
+  return s && s->kind == KVA_STATE_PARAM && s->type->dtype == KVA_F32 ? s : NULL;
 }
 
 static bool feeds_product(const kva_value *v) {
@@ -77,7 +76,7 @@ static void read_copy(copies *c, kva_node *n) {
   if (!copy) return;
   kva_builder b = kva_builder_before(c->m, n);
   kva_value **read = &c->value[s->id];
-  if (!*read) *read = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = copy});
+  if (!*read) *read = kva_read_state(&b, copy);
   kva_value_replace_all_uses(&n->results[0], *read);
   kva_node_remove(n);
 }

@@ -31,9 +31,8 @@ static kva_state *weight_of(const kva_value *v, bool *transposed) {
     if (!perm.n || perm.v[0] == 1) *transposed = !*transposed;
     n = kva_operand(n, 0)->def;
   }
-  if (!n || !kva_is(n, KVA_OP_state_read)) return NULL;
-  kva_state *s = ((const kva_state_read_attrs *)n->attrs)->state;
-  return s->kind == KVA_STATE_PARAM && s->type->rank == 2 && kva_dtype_is_float(s->type->dtype) ? s : NULL;
+  kva_state *s = n ? kva_state_read_by(n) : NULL;
+  return s && s->kind == KVA_STATE_PARAM && s->type->rank == 2 && kva_dtype_is_float(s->type->dtype) ? s : NULL;
 }
 
 static kva_state *factor(kva_module *m, const kva_state *w, const char *suffix, const kva_type *type) {
@@ -44,10 +43,6 @@ static kva_state *factor(kva_module *m, const kva_state *w, const char *suffix, 
   s->loc = w->loc;
   s->init = KVA_INIT_ZEROS;
   return s;
-}
-
-static kva_value *read(kva_builder *b, kva_state *s) {
-  return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
 }
 
 static void start_normal(kva_state *s, uint32_t input_axis) {
@@ -71,9 +66,9 @@ static kva_value *update_of(kva_builder *b, const kva_node *n, kva_state *w, boo
   scale->init = KVA_INIT_CONSTANT;
   scale->init_a = o->lora_alpha / (double)o->lora_rank;
   bool transpose_x = ((const kva_matmul_attrs *)n->attrs)->transpose_a;
-  kva_value *inner = kva_matmul(b, kva_operand(n, 0), read(b, transposed ? sb : sa), transpose_x, transposed);
-  kva_value *update = kva_matmul(b, inner, read(b, transposed ? sa : sb), false, transposed);
-  return kva_mul(b, update, read(b, scale));
+  kva_value *inner = kva_matmul(b, kva_operand(n, 0), kva_read_state(b, transposed ? sb : sa), transpose_x, transposed);
+  kva_value *update = kva_matmul(b, inner, kva_read_state(b, transposed ? sa : sb), false, transposed);
+  return kva_mul(b, update, kva_read_state(b, scale));
 }
 
 /* The product reads w, or its transpose, by a node of its own. */
@@ -81,7 +76,7 @@ static void read_again(kva_module *m, kva_node *n, kva_state *w) {
   kva_builder b = kva_builder_before(m, n);
   b.loc = n->loc;
   const kva_node *now = kva_operand(n, 1)->def;
-  kva_value *v = read(&b, w);
+  kva_value *v = kva_read_state(&b, w);
   kva_node_set_operand(n, 1, kva_is(now, KVA_OP_transpose) ? kva_build(&b, KVA_OP_transpose, 1, &v, now->attrs) : v);
 }
 
@@ -108,8 +103,8 @@ static void update_read(kva_module *m, kva_node *n) {
   kva_state *scale = kva_module_find_state(m, kva_arena_printf(m->arena, "%s" KVA_LORA_SCALE, w->name));
   kva_builder b = kva_builder_before(m, n->next);
   b.loc = n->loc;
-  kva_value *update = kva_matmul(&b, read(&b, sa), read(&b, sb), false, false);
-  kva_value *sum = kva_add(&b, read(&b, w), kva_mul(&b, update, read(&b, scale)));
+  kva_value *update = kva_matmul(&b, kva_read_state(&b, sa), kva_read_state(&b, sb), false, false);
+  kva_value *sum = kva_add(&b, kva_read_state(&b, w), kva_mul(&b, update, kva_read_state(&b, scale)));
   kva_value_replace_all_uses(&n->results[0], sum);
 }
 

@@ -16,6 +16,17 @@ static inline kva_node *kva_def_if(const kva_value *v, kva_op_id op) {
   return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
 }
 
+/* The state that a node reads, or writes; NULL: it does not. */
+static inline kva_state *kva_state_read_by(const kva_node *n) {
+  return kva_is(n, KVA_OP_state_read) ? ((const kva_state_read_attrs *)n->attrs)->state : NULL;
+}
+static inline kva_state *kva_state_written_by(const kva_node *n) {
+  return n->op->traits & KVA_WRITES_STATE ? ((const kva_state_write_attrs *)n->attrs)->state : NULL;
+}
+static inline kva_value *kva_read_state(kva_builder *b, kva_state *s) {
+  return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
+}
+
 /* Whether n, a cast, is one from a float type to a wider one. */
 static inline bool kva_is_widening(const kva_node *n) {
   kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;

@@ -64,7 +64,7 @@ kva_value *kva_storage_root(kva_value *v) {
 }
 
 static kva_state *state_of_read(const kva_value *v) {
-  return v->def && kva_is(v->def, KVA_OP_state_read) ? ((const kva_state_read_attrs *)v->def->attrs)->state : NULL;
+  return v->def ? kva_state_read_by(v->def) : NULL;
 }
 
 /* Last step that reads v or an alias of it; INT32_MAX when the copies at the end do. */

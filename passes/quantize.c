@@ -39,10 +39,6 @@ kva_readers kva_readers_of(const kva_value *v, uint32_t *out_axis) {
   return all;
 }
 
-static bool reads(const kva_node *n, const kva_state *s) {
-  return kva_is(n, KVA_OP_state_read) && ((const kva_state_read_attrs *)n->attrs)->state == s;
-}
-
 kva_readers kva_readers_of_state(const kva_module *m, const kva_state *s, uint32_t *out_axis) {
   kva_readers all = 0;
   for (uint32_t i = 0; i < m->states.len; i++)
@@ -50,7 +46,7 @@ kva_readers kva_readers_of_state(const kva_module *m, const kva_state *s, uint32
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first; n; n = n->next) {
       uint32_t axis;
-      if (!reads(n, s) || !n->results[0].uses) continue;
+      if (kva_state_read_by(n) != s || !n->results[0].uses) continue;
       kva_readers here = kva_readers_of(&n->results[0], &axis);
       if (!here || (all && axis != *out_axis)) return 0;
       *out_axis = axis;

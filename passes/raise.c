@@ -83,10 +83,8 @@ static bool reaches_parameter(const kva_value *v, bool *seen) {
   const kva_node *n = v->def;
   if (!n || seen[n->id] || kva_is(n, KVA_OP_stop_gradient)) return false;
   seen[n->id] = true;
-  if (kva_is(n, KVA_OP_state_read)) {
-    const kva_state *state = ((const kva_state_read_attrs *)n->attrs)->state;
-    return state->kind == KVA_STATE_PARAM && !state->frozen;
-  }
+  const kva_state *state = kva_state_read_by(n);
+  if (state) return state->kind == KVA_STATE_PARAM && !state->frozen;
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (kva_operand(n, i) && reaches_parameter(kva_operand(n, i), seen)) return true;
   return n->n_graphs > 0;

@@ -46,23 +46,19 @@ kva_value *kva_all_gather(kva_builder *b, kva_value *part, const kva_type *whole
   return kva_build(b, KVA_OP_all_gather, 1, &part, &attrs);
 }
 
-static kva_state *state_of(const kva_node *n) {
-  return kva_is(n, KVA_OP_state_read) ? ((const kva_state_read_attrs *)n->attrs)->state : NULL;
-}
-
 /* By state id: whether a branch or a loop reads it. */
 static const bool *find_inner_reads(const kva_module *m, const kva_graphs *graphs) {
   bool *inner = KVA_NEW_ARRAY(m->arena, bool, m->states.len + 1);
   for (uint32_t i = 0; i < graphs->len; i++)
     for (const kva_node *n = graphs->data[i]->first; n && graphs->data[i]->owner; n = n->next)
-      if (state_of(n)) inner[state_of(n)->id] = true;
+      if (kva_state_read_by(n)) inner[kva_state_read_by(n)->id] = true;
   return inner;
 }
 
 static bool gather_read(kva_module *m, kva_node *read, kva_state *s, const kva_mesh *mesh) {
   kva_builder b = kva_builder_before(m, read);
   b.loc = read->loc;
-  kva_value *part = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
+  kva_value *part = kva_read_state(&b, s);
   kva_value *all = kva_all_gather(&b, part, s->whole, mesh);
   if (b.failed) return false;
   kva_value_replace_all_uses(&read->results[0], all);
@@ -82,7 +78,8 @@ kva_status kva_shard_parameters(kva_module *m, const kva_pass_options *o) {
   for (uint32_t i = 0; i < graphs.len; i++)
     for (kva_node *n = graphs.data[i]->first, *next; n; n = next) {
       next = n->next;
-      if (state_of(n) && state_of(n)->whole && !gather_read(m, n, state_of(n), &o->mesh)) return KVA_INVALID;
+      if (kva_state_read_by(n) && kva_state_read_by(n)->whole && !gather_read(m, n, kva_state_read_by(n), &o->mesh))
+        return KVA_INVALID;
     }
   return KVA_OK;
 }

@@ -47,7 +47,7 @@ static kva_value *read_of(kva_module *m, kva_map *reads, kva_node *n, kva_state 
   kva_value *read = kva_map_get(reads, &s, sizeof s);
   if (read) return read;
   kva_builder b = kva_builder_before(m, n);
-  read = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
+  read = kva_read_state(&b, s);
   kva_map_set(reads, &s, sizeof s, read);
   return read;
 }

@@ -21,14 +21,6 @@ typedef struct kva_stage_map {
 /* Whether n takes floating-point operations in products (kva_node_flops). */
 bool kva_stages_has_products(const kva_stage_map *s, const kva_node *n);
 
-/* The state that a node reads, or writes; NULL: it does not. */
-static inline kva_state *kva_state_read_by(const kva_node *n) {
-  return kva_is(n, KVA_OP_state_read) ? ((const kva_state_read_attrs *)n->attrs)->state : NULL;
-}
-static inline kva_state *kva_state_written_by(const kva_node *n) {
-  return n->op->traits & KVA_WRITES_STATE ? ((const kva_state_write_attrs *)n->attrs)->state : NULL;
-}
-
 /* Functions of the stages in the place of f, which is removed: "NAME.0", "NAME.1", ...; what they give each other are
  * outputs and inputs of the same names. */
 void kva_stages_split_passes(kva_stage_map *s, kva_function *f);

@@ -21,9 +21,6 @@
 
 #include <math.h>
 
-static kva_value *read_state(kva_builder *b, kva_state *s) {
-  return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
-}
 static void write_state(kva_builder *b, kva_state *s, kva_value *v) {
   KVA_ASSERT(b->failed || v->type == s->type);
   kva_build_node(b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
@@ -65,7 +62,7 @@ static kva_state *counter_state(kva_builder *b, const char *name) {
 
 /* Adds one; the value after it. */
 static kva_value *count(kva_builder *b, kva_state *counter) {
-  kva_value *next = kva_add(b, read_state(b, counter), kva_const_scalar(b, KVA_I64, 1));
+  kva_value *next = kva_add(b, kva_read_state(b, counter), kva_const_scalar(b, KVA_I64, 1));
   write_state(b, counter, next);
   return next;
 }
@@ -122,7 +119,7 @@ static kva_value *setting(kva_builder *b, const kva_pass_options *options, const
   kva_state *s = train_state(b, name, kva_type_scalar(b->m, KVA_F32), KVA_STATE_BUFFER);
   s->init = KVA_INIT_CONSTANT;
   s->init_a = value;
-  return read_state(b, s);
+  return kva_read_state(b, s);
 }
 
 typedef struct update {
@@ -150,7 +147,7 @@ static void decay(update *u, const kva_state *p, kva_value **parameter, kva_valu
 static void update_parameter(update *u, kva_state *p, kva_value *g) {
   enum { MAX_MOMENTS = sizeof u->op->moments / sizeof *u->op->moments };
   kva_state *moments[MAX_MOMENTS];
-  kva_value *parameter = read_state(u->b, p);
+  kva_value *parameter = kva_read_state(u->b, p);
   bool gathers = !p->whole && kva_is_part(p, g);
   if (gathers) parameter = kva_own_part(u->b, parameter, &u->options->mesh);
   decay(u, p, &parameter, &g);
@@ -159,7 +156,7 @@ static void update_parameter(update *u, kva_state *p, kva_value *g) {
   KVA_ASSERT(n_moments <= MAX_MOMENTS);
   for (uint32_t i = 0; i < n_moments; i++) {
     moments[i] = parameter_state(u->b, p, g, u->op->moments[i], KVA_STATE_MOMENT, u->options);
-    operands[n++] = read_state(u->b, moments[i]);
+    operands[n++] = kva_read_state(u->b, moments[i]);
   }
   operands[n++] = kva_cast(u->b, u->lr, p->type->dtype);
   if (n < (uint32_t)u->op->max_operands) operands[n++] = u->step;
@@ -214,7 +211,8 @@ static bool has_dropout(const kva_graph *g) {
 static kva_status expand_dropout(kva_module *m, kva_graph *g, const char *counter) {
   if (!has_dropout(g)) return KVA_OK;
   kva_builder b = kva_builder_before(m, g->first);
-  kva_value *seed = read_state(&b, counter_state(&b, "train.seed")), *step = read_state(&b, counter_state(&b, counter));
+  kva_value *seed = kva_read_state(&b, counter_state(&b, "train.seed")),
+            *step = kva_read_state(&b, counter_state(&b, counter));
   if (b.failed) return KVA_INVALID;
   int64_t stream = 1;
   for (kva_node *n = g->first, *next; n; n = next) {
@@ -241,7 +239,7 @@ static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_va
   if (spec->clip > 0 && (norm = global_norm(&b, grads, n, &options->mesh)))
     scale = clip_scale(&b, norm, setting(&b, options, "train.clip", spec->clip));
 
-  kva_value *step = kva_add(&b, read_state(&b, counter_state(&b, "train.step")), kva_const_scalar(&b, KVA_I64, 1));
+  kva_value *step = kva_add(&b, kva_read_state(&b, counter_state(&b, "train.step")), kva_const_scalar(&b, KVA_I64, 1));
   update u = {.b = &b, .spec = spec, .op = op, .options = options, .lr = lr, .step = step};
   if (options->adjustable && spec->weight_decay > 0)
     u.decay = setting(&b, options, "train.weight_decay", spec->weight_decay);
@@ -335,7 +333,8 @@ static kva_status make_gradient_step(kva_module *m, const kva_function *loss, co
   for (uint32_t i = 0; i < n && !b.failed; i++) {
     if (!grads[i]) continue;
     kva_state *sum = parameter_state(&b, m->states.data[i], grads[i], "grad", KVA_STATE_CACHE, options);
-    write_state(&b, sum, kva_build3(&b, KVA_OP_where, is_first, grads[i], kva_add(&b, read_state(&b, sum), grads[i])));
+    write_state(&b, sum,
+                kva_build3(&b, KVA_OP_where, is_first, grads[i], kva_add(&b, kva_read_state(&b, sum), grads[i])));
   }
   if (has_dropout(loss->graph)) (void)count(&b, counter_state(&b, "train.pass"));
   return b.failed ? KVA_INVALID : KVA_OK;
@@ -352,7 +351,7 @@ static kva_status make_apply_step(kva_module *m, uint32_t n, const kva_pass_opti
   for (uint32_t i = 0; i < n; i++) {
     kva_state *sum = kva_module_find_state(m, kva_arena_printf(m->arena, "%s.grad", m->states.data[i]->name));
     if (!sum || sum->kind != KVA_STATE_CACHE || sum->of != m->states.data[i]) continue;
-    grads[i] = read_state(&b, sum);
+    grads[i] = kva_read_state(&b, sum);
   }
   if (b.failed) return KVA_INVALID;
   KVA_TRY(run_shard(m, f, options, grads, false));

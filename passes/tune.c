@@ -43,7 +43,7 @@ static void become_parameter(kva_module *m, kva_node *n) {
   s->init = s->data ? KVA_INIT_DATA : KVA_INIT_CONSTANT;
   if (!s->data) kva_splat_value(kva_operand(n, 0), &s->init_a);
   kva_builder b = kva_builder_before(m, n);
-  kva_value *read = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
+  kva_value *read = kva_read_state(&b, s);
   read->name = v->name;
   kva_value_replace_all_uses(v, read);
   kva_node_remove(n);

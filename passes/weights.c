@@ -128,7 +128,7 @@ static kva_status replace_reads(kva_module *m, kva_state *state, kva_status (*re
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
       next = n->next;
-      if (!kva_is(n, KVA_OP_state_read) || ((const kva_state_read_attrs *)n->attrs)->state != state) continue;
+      if (kva_state_read_by(n) != state) continue;
       if (n->results[0].uses)
         KVA_TRY(replace(user, n));
       else

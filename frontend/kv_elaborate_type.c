@@ -138,12 +138,6 @@ static const char *pair(const kva_ast_expr *x, const char *key) {
   return NULL;
 }
 
-static const char *folder_of(kva_elab *e, const char *path) {
-  const char *slash = path ? strrchr(path, '/') : NULL;
-  if (!slash) return ".";
-  return slash == path ? "/" : kva_arena_strndup(e->scratch, path, (size_t)(slash - path));
-}
-
 /* A decimal >= 0; `missing` if the key is absent. */
 static bool pair_number(kva_elab *e, const kva_ast_expr *x, const char *key, int64_t missing, int64_t *out) {
   const char *s = pair(x, key);
@@ -184,7 +178,7 @@ static bool load_external(kva_elab *e, const kva_ast_expr *x, kva_tensor_data *d
     return false;
   }
   kva_file file;
-  if (kva_file_map_below(folder_of(e, e->ast->tokens.file), location, e->m->diag, &file) != KVA_OK) {
+  if (kva_file_map_below(kva_file_folder(e->scratch, e->ast->tokens.file), location, e->m->diag, &file) != KVA_OK) {
     kva_loc loc = kva_el_loc(e, x->first);
     kva_note(e->m->diag, &loc, "it holds the data of this tensor");
     return false;

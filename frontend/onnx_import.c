@@ -4,6 +4,7 @@
  * A failing node is reported, and its outputs count as failed. Their users are skipped silently, so that one run
  * reports every problem of the file once. */
 #include "frontend/onnx_import.h"
+#include "runtime/base/platform.h"
 #include "frontend/onnx_list.h"
 #include "frontend/onnx_strings.h"
 #include "ops/ids.h"
@@ -483,12 +484,6 @@ static void report_operators(kva_import *im) {
   }
 }
 
-static const char *folder_of(kva_arena *arena, const char *path) {
-  const char *slash = strrchr(path, '/');
-  if (!slash) return ".";
-  return slash == path ? "/" : kva_arena_strndup(arena, path, (size_t)(slash - path));
-}
-
 static kva_status import_model(kva_import *im) {
   if (im->options && im->options->n_defines)
     return kva_error(im->c.diag, &im->loc, "an ONNX model has no hyper-parameters, so -D %s=%s sets nothing",
@@ -528,7 +523,7 @@ kva_status kva_import_onnx(kva_file *file, const char *path, const kva_load_opti
                    .raw = raw,
                    .tensors = {.arena = m->arena,
                                .diag = diag,
-                               .folder = options && options->in_memory ? NULL : folder_of(scratch, path)},
+                               .folder = options && options->in_memory ? NULL : kva_file_folder(scratch, path)},
                    .options = options,
                    .loc = loc,
                    .symbols = kva_map_create(scratch),

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST = 1 << 20 }; /* shards */
@@ -43,13 +42,8 @@ static char *index_path(const char *folder) {
   return asprintf(&path, "%s/" KVA_SHARDS_INDEX, folder) < 0 ? NULL : path;
 }
 
-static bool is_folder(const char *path) {
-  struct stat st;
-  return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
 bool kva_shards_is(const char *path) {
-  char *index = is_folder(path) ? index_path(path) : NULL;
+  char *index = kva_is_folder(path) ? index_path(path) : NULL;
   bool found = index && !access(index, F_OK);
   free(index);
   return found;
@@ -241,7 +235,7 @@ static kva_status list_tensors(kva_shards *f, kva_diag *diag) {
 
 static kva_status open_all(kva_shards *f, kva_diag *diag) {
   f->stages = 1;
-  f->in_folder = is_folder(f->path);
+  f->in_folder = kva_is_folder(f->path);
   KVA_TRY(f->in_folder ? open_folder(f, diag) : open_single(f, diag));
   for (int64_t k = 1; k < f->stages; k++) KVA_TRY(need(f, shard_at(f, 0, k, 0), diag));
   return list_tensors(f, diag);

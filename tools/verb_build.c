@@ -136,7 +136,7 @@ static const char *description_of(const char *path, kva_arena *arena) {
 }
 
 static const char *prefix_of(const char *path, kva_arena *arena) {
-  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+  const char *name = kva_file_name(path), *dot = strrchr(name, '.');
   return kva_c_identifier(arena,
                           kva_arena_strndup(arena, name, dot && dot > name ? (size_t)(dot - name) : strlen(name)));
 }

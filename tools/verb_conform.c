@@ -578,7 +578,7 @@ static kva_status read_expected(const char *path, kva_diag *diag, kva_arena *are
 }
 
 static const char *expected_of(const kva_map *expected, const char *path) {
-  const char *slash = strrchr(path, '/'), *word = kva_map_get_str(expected, slash ? slash + 1 : path);
+  const char *word = kva_map_get_str(expected, kva_file_name(path));
   return word ? word : outcome_name(OUTCOME_PASS);
 }
 

@@ -69,7 +69,7 @@ static void find_chat(serving *s) {
 
 /* The name of the file, without its folder and ending. */
 static const char *model_name(const char *path, kva_arena *arena) {
-  const char *slash = strrchr(path, '/'), *begin = slash ? slash + 1 : path, *dot = strrchr(begin, '.');
+  const char *begin = kva_file_name(path), *dot = strrchr(begin, '.');
   return dot && dot > begin ? kva_arena_strndup(arena, begin, (size_t)(dot - begin)) : begin;
 }
 

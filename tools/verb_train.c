@@ -100,8 +100,7 @@ static kva_status find_data(const kva_module *m, const char *model, kva_diag *di
   int n;
   if (!m->train || !m->train->data) return KVA_OK;
   KVA_TRY(kva_data_parse(m->train->data, m->arena, diag, &n, &specs));
-  const char *slash = strrchr(model, '/');
-  const char *folder = slash ? kva_arena_strndup(m->arena, model, slash > model ? (size_t)(slash - model) : 1) : ".";
+  const char *folder = kva_file_folder(m->arena, model);
   kva_text source = {0};
   kva_status status = KVA_OK;
   bool files = false;

@@ -243,7 +243,7 @@ kva_status kva_file_place(const char *temporary, const char *path, kva_diag *dia
 
 /* ---- folders ----------------------------------------------------------------------------------------------------- */
 
-static bool is_folder(const char *path) {
+bool kva_is_folder(const char *path) {
   struct stat s;
   return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
@@ -257,14 +257,14 @@ static bool make_folders(char *path, mode_t mode) {
     *p = '/';
     if (!made) return false;
   }
-  return !mkdir(path, mode) || (errno == EEXIST && is_folder(path));
+  return !mkdir(path, mode) || (errno == EEXIST && kva_is_folder(path));
 }
 
 kva_status kva_folder_make(const char *path, unsigned mode, kva_diag *diag) {
   char *copy = *path ? strdup(path) : NULL;
   if (!copy && *path) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the name of a folder");
   errno = ENOENT;
-  bool made = copy && (is_folder(copy) || make_folders(copy, (mode_t)mode));
+  bool made = copy && (kva_is_folder(copy) || make_folders(copy, (mode_t)mode));
   int why = errno;
   free(copy);
   errno = why;

@@ -54,6 +54,19 @@ KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_
 char *kva_file_temporary(const char *path);
 KVA_MUST_USE kva_status kva_file_place(const char *temporary, const char *path, kva_diag *diag);
 
+/* A path without its folder, and the folder alone: "." where the path has none, or is NULL. */
+static inline const char *kva_file_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+static inline const char *kva_file_folder(kva_arena *arena, const char *path) {
+  const char *slash = path ? strrchr(path, '/') : NULL;
+  if (!slash) return ".";
+  return slash == path ? "/" : kva_arena_strndup(arena, path, (size_t)(slash - path));
+}
+
+/* Whether there is a folder of this name, or a link to one. */
+bool kva_is_folder(const char *path);
 /* Makes a folder, if it is not there, and those above it that are missing. mode: of new folders, as of mkdir. */
 KVA_MUST_USE kva_status kva_folder_make(const char *path, unsigned mode, kva_diag *diag);
 /* Renames folder `from` to `to`. If there is a folder of that name, it gets the name `from`; where the file system

@@ -17,7 +17,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t stop_requested;
@@ -268,9 +267,8 @@ static kva_status find_checkpoint(const char *folder, kva_diag *diag, char **out
 }
 
 /* Whether it is a folder of checkpoints, and not one in shards. */
-static bool is_folder(const char *path) {
-  struct stat st;
-  return !stat(path, &st) && S_ISDIR(st.st_mode) && !kva_shards_is(path);
+static bool has_checkpoints(const char *path) {
+  return kva_is_folder(path) && !kva_shards_is(path);
 }
 
 /* All processes read what process 0 found. */
@@ -372,7 +370,7 @@ static kva_status resume_folder(run *r, const char *folder, kva_diag *diag) {
 /* What --resume names: a file, or a folder of checkpoints. */
 static const char *find_resumed(const kva_train_settings *o, bool *out_is_file) {
   const char *path = *o->resume ? o->resume : o->checkpoint;
-  *out_is_file = *o->resume && !is_folder(path);
+  *out_is_file = *o->resume && !has_checkpoints(path);
   return path;
 }
 

@@ -3,7 +3,6 @@
 #include "tools/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 
 static const char gguf_magic[] = {'G', 'G', 'U', 'F'};
 
@@ -17,13 +16,8 @@ static bool begins_like_gguf(const char *path) {
   return yes;
 }
 
-static bool is_folder(const char *path) {
-  struct stat st;
-  return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
 bool kva_foreign_is(const char *path) {
-  return (is_folder(path) && !kva_shards_is(path)) || begins_like_gguf(path);
+  return (kva_is_folder(path) && !kva_shards_is(path)) || begins_like_gguf(path);
 }
 
 kva_foreign *kva_foreign_create(const char *path, const char *format) {
@@ -74,7 +68,7 @@ static kva_status read_gguf(kva_foreign *f, kva_diag *diag) {
 }
 
 kva_status kva_foreign_open(const char *path, kva_diag *diag, kva_foreign **out) {
-  bool folder = is_folder(path);
+  bool folder = kva_is_folder(path);
   kva_foreign *f = kva_foreign_create(path, folder ? "huggingface" : "gguf");
   kva_status status = folder ? kva_folder_read(f, diag) : read_gguf(f, diag);
   if (status != KVA_OK) {

@@ -22,11 +22,6 @@ typedef struct build {
 
 /* ---- artefacts --------------------------------------------------------------------------------------------------- */
 
-static const char *base_name(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 static kva_status freeze(build *b, kva_artifact *a) {
   if (a->n_states == 0) return KVA_OK;
   if (!b->values) KVA_TRY(kva_initial_values(a, b->o->seed, b->arena, b->diag, &b->values));
@@ -129,7 +124,7 @@ static const char *const *info_of(const build *b) {
   info_list list = {0};
   add_info(b, &list, "prefix", b->o->prefix);
   add_info(b, &list, "description", b->o->description);
-  add_info(b, &list, "weights", b->o->weights ? base_name(b->o->weights) : NULL);
+  add_info(b, &list, "weights", b->o->weights ? kva_file_name(b->o->weights) : NULL);
   if (b->o->texts) {
     add_info(b, &list, "generate.tokenizer", b->o->texts->tokenizer);
     add_info(b, &list, "generate.chat", b->o->texts->chat);
@@ -155,8 +150,8 @@ static kva_object_options object_options(const build *b, const kva_artifact *a) 
 
 /* OUT with its extension replaced. */
 static const char *beside(const build *b, const char *extension) {
-  const char *out = b->o->output, *dot = strrchr(base_name(out), '.');
-  int stem = dot && dot != base_name(out) ? (int)(dot - out) : (int)strlen(out);
+  const char *out = b->o->output, *dot = strrchr(kva_file_name(out), '.');
+  int stem = dot && dot != kva_file_name(out) ? (int)(dot - out) : (int)strlen(out);
   return kva_arena_printf(b->arena, "%.*s%s", stem, out, extension);
 }
 

@@ -75,11 +75,6 @@ static void remove_scratch(const scratch *s) {
   rmdir(s->dir);
 }
 
-static const char *base_name(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 /* made: what to write; path: whose name it gets. */
 static kva_status link_files(const scratch *s, const char *runtime, const char *made, const char *path,
                              const kva_link_options *o, kva_arena *arena, kva_diag *diag) {
@@ -95,7 +90,7 @@ static kva_status link_files(const scratch *s, const char *runtime, const char *
   if (o->executable) argv[n++] = kva_arena_printf(arena, "%s/libkvasir-main.a", runtime);
   argv[n++] = kva_arena_printf(arena, "%s/libkvasir-rt.a", runtime);
   if (!o->executable) argv[n++] = kva_arena_printf(arena, "-Wl,--version-script=%s", s->script);
-  if (!o->executable) argv[n++] = kva_arena_printf(arena, "-Wl,-soname,%s", base_name(path));
+  if (!o->executable) argv[n++] = kva_arena_printf(arena, "-Wl,-soname,%s", kva_file_name(path));
   argv[n++] = "-Wl,--gc-sections,--strip-debug,--build-id=sha1,-z,relro,-z,now,--as-needed";
   argv[n++] = "-pthread";
   argv[n++] = "-lm";

@@ -1,6 +1,7 @@
 /* Reads items: the format of its own and those of public test sets as their authors publish them. A format is a row. */
 #include "tools/eval/items.h"
 
+#include "runtime/base/platform.h"
 #include "tools/corpus.h"
 
 #include <ctype.h>
@@ -145,7 +146,7 @@ const char *kva_item_field(const kva_item_reader *r, const char *name) {
 /* The subject of "dir/high_school_physics_test.csv": files of examples and of items have the same. */
 static const char *subject_of(const char *path, kva_arena *arena) {
   static const char *const endings[] = {"_test", "_dev", "_val"};
-  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+  const char *name = kva_file_name(path);
   size_t n = strcspn(name, ".");
   for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
     size_t k = strlen(endings[i]);

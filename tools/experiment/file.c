@@ -169,7 +169,7 @@ static kva_status read_list(reader *r, const char *key, json_t *list, kva_status
 }
 
 static const char *name_of(kva_arena *arena, const char *path) {
-  const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
+  const char *base = kva_file_name(path), *dot = strrchr(base, '.');
   return dot && dot > base ? kva_arena_strndup(arena, base, (size_t)(dot - base)) : kva_arena_strdup(arena, base);
 }
 

@@ -68,7 +68,7 @@ struct kva_value {
   uint32_t index;   /* result number in def, or input number */
   uint32_t id;      /* dense in the module */
   kva_use *uses;    /* head; unordered */
-  const char *name; /* hint for printing, unique after kva_module_name_values; NULL: printed as %id */
+  const char *name; /* hint for printing, which makes names unique; NULL: printed as v and the id */
 };
 
 struct kva_node {

@@ -198,11 +198,13 @@ kva_status kva_onnx_expand(kva_onnx_call *k) {
     kva_dim wanted = i < skipped ? own : shape.v[i - skipped];
     dims[i] = kva_expr_is(wanted, 1) ? own : wanted;
     if (i < new_axes || kva_expr_is(own, 1)) continue;
-    if (kva_expr_is_const(own, NULL) && !kva_expr_is_const(dims[i], NULL)) {
+    bool grows = kva_at_most_one(own) && !kva_at_most_one(dims[i]);
+    bool stays = kva_at_most_one(wanted) && !kva_at_most_one(own);
+    if (stays || (kva_expr_is_const(own, NULL) && !kva_expr_is_const(dims[i], NULL))) {
       checked[i - new_axes] = one_or(kva_onnx_exprs(k), own, wanted);
       dims[i] = own;
     } else if (!kva_expr_is_const(own, NULL)) {
-      checked[i - new_axes] = repeated[i - new_axes] = dims[i];
+      checked[i - new_axes] = repeated[i - new_axes] = grows ? kva_expr_const(kva_onnx_exprs(k), 1) : dims[i];
     }
   }
   const char *user = "the operand of an expansion";

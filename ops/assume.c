@@ -78,11 +78,18 @@ int kva_agrees_aligned(const void *attrs, const kva_type *t, uint32_t operand, u
   return (int)(t->rank - 1 - axis);
 }
 
-/* The better of two extents that are taken to be equal: a number, else the smaller expression, else the older one. */
-static kva_dim better(kva_dim a, kva_dim b) {
+bool kva_at_most_one(kva_dim d) {
+  int64_t high;
+  return kva_expr_upper_bound(d, &high) && high <= 1;
+}
+
+/* The better of two extents that are taken to be equal: a number, else one that may exceed 1 where operands broadcast,
+ * else the smaller expression, else the older one. */
+static kva_dim better(kva_dim a, kva_dim b, bool broadcast) {
   if (!a || kva_expr_is(a, 1)) return b;
   if (kva_expr_is(b, 1) || kva_expr_is_const(a, NULL)) return a;
   if (kva_expr_is_const(b, NULL)) return b;
+  if (broadcast && kva_at_most_one(a) != kva_at_most_one(b)) return kva_at_most_one(a) ? b : a;
   uint32_t p = kva_expr_size(a), q = kva_expr_size(b);
   return p < q || (p == q && a->id <= b->id) ? a : b;
 }
@@ -93,20 +100,28 @@ static group_of_axis groups_of(const kva_op_info *op) {
   return op->agrees ? op->agrees : op->traits & KVA_ELEMENTWISE ? kva_agrees_aligned : NULL;
 }
 
+/* What an operand's extent is taken to be: the one of its group, or 1 if it broadcasts. */
+static kva_dim assumed(kva_builder *b, kva_dim own, kva_dim chosen, bool broadcast) {
+  if (kva_expr_is_const(own, NULL)) return own;
+  bool single = broadcast && kva_at_most_one(own) && !kva_at_most_one(chosen);
+  return single ? kva_expr_const(b->m->exprs, 1) : chosen;
+}
+
 void kva_assume_agreement(kva_builder *b, const kva_op_info *op, const void *attrs, uint32_t n, kva_value **operands) {
   kva_dim chosen[MAX_GROUPS] = {NULL}, dims[KVA_MAX_RANK];
   group_of_axis group = groups_of(op);
+  bool broadcast = op->traits & KVA_ELEMENTWISE;
   if (!group || n < 2) return;
   for (uint32_t i = 0; i < n; i++)
     for (uint32_t k = 0; operands[i] && k < operands[i]->type->rank; k++) {
       int g = group(attrs, operands[i]->type, i, k);
-      if (g >= 0) chosen[g] = better(chosen[g], operands[i]->type->dims[k]);
+      if (g >= 0) chosen[g] = better(chosen[g], operands[i]->type->dims[k], broadcast);
     }
   for (uint32_t i = 0; i < n; i++) {
     const kva_type *t = operands[i] ? operands[i]->type : NULL;
     for (uint32_t k = 0; t && k < t->rank; k++) {
       int g = group(attrs, t, i, k);
-      dims[k] = g < 0 || kva_expr_is_const(t->dims[k], NULL) ? t->dims[k] : chosen[g];
+      dims[k] = g < 0 ? t->dims[k] : assumed(b, t->dims[k], chosen[g], broadcast);
     }
     if (t)
       operands[i] = kva_assume(b, operands[i], dims, kva_arena_printf(b->m->arena, "operand %u of %s", i, op->name));

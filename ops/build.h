@@ -58,6 +58,8 @@ kva_value *kva_expand_like(kva_builder *b, kva_value *x, const kva_type *type);
 kva_value *kva_reduce(kva_builder *b, kva_op_id op, kva_value *x, uint32_t n_axes, const int64_t *axes, bool keepdims);
 /* x with these dims, one for each of its own, which are assumed to be equal; `user` names the reader in messages. */
 kva_value *kva_assume(kva_builder *b, kva_value *x, const kva_dim *dims, const char *user);
+/* Whether an extent is 0 or 1, as that of x[:1]: where operands broadcast, it is taken to be 1. */
+bool kva_at_most_one(kva_dim d);
 /* Gives operands, in place, the extents that their axes need to have in common, by op assume where they differ; see
  * kva_op_info.agrees. What can never be equal stays as it is. */
 void kva_assume_agreement(kva_builder *b, const kva_op_info *op, const void *attrs, uint32_t n, kva_value **operands);

@@ -129,6 +129,33 @@ static void test_assumed_extents(void **unused) {
   pk_expect(pk_model(h, 17), KVA_INVALID, "do not broadcast");
 }
 
+/* The first row of a symbolic number of rows is one row, which broadcasts: x[:1] + y, and x[:1] expanded as y is; an
+ * Expand to such a number of rows keeps those that there are. */
+static void test_first_row_broadcasts(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  int64_t begin = 0, end = 1, axis = 0;
+  pk_sub(&g, 5, pk_i64s("begin", 1, &begin));
+  pk_sub(&g, 5, pk_i64s("end", 1, &end));
+  pk_sub(&g, 5, pk_i64s("axis", 1, &axis));
+  pk_sub(&g, 1, pk_node("Slice", "x begin end axis", "s", "slice"));
+  pk_sub(&g, 1, pk_node("Add", "s y", "z", "add"));
+  pk_sub(&g, 1, pk_node("Shape", "y", "shape", "shape"));
+  pk_sub(&g, 1, pk_node("Expand", "s shape", "e", "expand"));
+  pk_sub(&g, 1, pk_node("Shape", "s", "one", "one"));
+  pk_sub(&g, 1, pk_node("Expand", "e one", "kept", "keep"));
+  pk_sub(&g, 1, pk_node("Add", "z kept", "w", "sum"));
+  pk_sub(&g, 11, pk_value("x", 1, "N,2"));
+  pk_sub(&g, 11, pk_value("y", 1, "T,2"));
+  pk_sub(&g, 12, pk_value("w", 1, "T,2"));
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[T, 2]");
+  kva_ref_tensor *w = run(m, 2, (int64_t[]){3, 2});
+  assert_true(w->f[0] == 3 && w->f[2] == 3 + 1 + 1 && w->f[5] == 6 + 2 + 2);
+  kva_ref_tensor_free(w);
+  kva_module_destroy(m);
+}
+
 /* A slice of a symbolic extent and zeros before it: the shift of a sequence keeps its length T. */
 static void test_shifted_slice_keeps_its_length(void **unused) {
   (void)unused;
@@ -525,6 +552,7 @@ int main(void) {
       cmocka_unit_test(test_symbols),
       cmocka_unit_test(test_shape_arithmetic),
       cmocka_unit_test(test_assumed_extents),
+      cmocka_unit_test(test_first_row_broadcasts),
       cmocka_unit_test(test_assumed_multiple),
       cmocka_unit_test(test_data_dependent_shape),
       cmocka_unit_test(test_shifted_slice_keeps_its_length),

@@ -69,12 +69,13 @@ static void keep_aspect(axis_map *maps, uint32_t n, bool smallest) {
 
 static const char *const policies[] = {"stretch", "not_larger", "not_smaller", NULL};
 
-/* The new extent is v, or v times the old one. */
+/* The new extent is v, or v times the old one. A factor as 1.3 is the nearest float to the one that is meant, so the
+ * product is rounded to float, as ONNX's inference of shapes does: 1.3 times 20 is 26. */
 static kva_status set_extent(kva_onnx_call *k, bool sized, double v, axis_map *map) {
   double in = (double)map->in, s = sized ? v / in : v;
   if (!(s > 0) || s * in > 1e9) return kva_onnx_fail(k, KVA_INVALID, "scale %g of an axis of %g", s, in);
   map->scale = s;
-  map->out = sized ? (int64_t)v : (int64_t)floor(in * s);
+  map->out = sized ? (int64_t)v : (int64_t)floor((float)(in * s));
   return KVA_OK;
 }
 
@@ -91,15 +92,20 @@ static kva_status set_extents(kva_onnx_call *k, const kva_ref_tensor *scales, co
 
 /* ---- the map of one axis ----------------------------------------------------------------------------------------- */
 
+/* x / scale. What is 10 with the factor that is meant, 17 / 1.7, must not be 9.99... where nearest rounds it down. */
+static double quotient(const resize *r, const axis_map *a, double x) {
+  return r->mode == NEAREST ? (float)(x / a->scale) : x / a->scale;
+}
+
 static double source_position(const resize *r, const axis_map *a, int64_t i) {
   double x = (double)i, in = (double)a->in, out = a->scale * in;
   switch (r->coordinates) {
-  case HALF_PIXEL: return (x + 0.5) / a->scale - 0.5;
-  case HALF_PIXEL_SYMMETRIC: return in / 2 * (1 - (double)a->out / out) + (x + 0.5) / a->scale - 0.5;
-  case PYTORCH_HALF_PIXEL: return a->out == 1 ? -0.5 : (x + 0.5) / a->scale - 0.5;
+  case HALF_PIXEL: return quotient(r, a, x + 0.5) - 0.5;
+  case HALF_PIXEL_SYMMETRIC: return in / 2 * (1 - (double)a->out / out) + quotient(r, a, x + 0.5) - 0.5;
+  case PYTORCH_HALF_PIXEL: return a->out == 1 ? -0.5 : quotient(r, a, x + 0.5) - 0.5;
   case ALIGN_CORNERS: return a->out == 1 ? 0 : x * (in - 1) / (out - 1);
-  case ASYMMETRIC: return x / a->scale;
-  case HALF_PIXEL_FOR_NEAREST: return (x + 0.5) / a->scale;
+  case ASYMMETRIC: return quotient(r, a, x);
+  case HALF_PIXEL_FOR_NEAREST: return quotient(r, a, x + 0.5);
   case CROP_AND_RESIZE: break;
   }
   double width = a->roi_end - a->roi_start;
@@ -317,11 +323,9 @@ static kva_status common_scale(kva_onnx_call *k, const kva_dims *sizes, const ui
   return KVA_OK;
 }
 
-/* floor(length * scale + more), as a symbol that is bound at run time. */
-static kva_status bound_extent(kva_onnx_call *k, kva_value *length, kva_value *scale, double more, kva_dim *out) {
-  kva_builder *b = k->b;
-  kva_value *made = kva_add(b, kva_mul(b, length, scale), kva_const_scalar(b, KVA_F64, more));
-  made = kva_cast(b, kva_build1(b, KVA_OP_floor, made), KVA_I64);
+/* floor(made), as a symbol that is bound at run time. */
+static kva_status bound_extent(kva_onnx_call *k, kva_value *made, kva_dim *out) {
+  made = kva_cast(k->b, kva_build1(k->b, KVA_OP_floor, made), KVA_I64);
   const kva_dims *bound = kva_onnx_bind_elements(k->c, made, "resized");
   if (bound) *out = bound->v[0];
   return bound ? KVA_OK : KVA_INVALID;
@@ -342,7 +346,13 @@ static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const
     return scaled_extent(k, in, kva_ref_tensor_get(scales, i), out);
   }
   *scale = entry_of(k, at, i);
-  return bound_extent(k, length, *scale, 0, out);
+  return bound_extent(k, kva_onnx_rounded_to_float(b, kva_mul(b, length, *scale)), out);
+}
+
+/* The extent made by a factor that several axes have, rounded half up. */
+static kva_status extent_by_common(kva_onnx_call *k, kva_dim in, kva_value *scale, kva_dim *out) {
+  kva_value *made = kva_mul(k->b, kva_dim_scalar(k->b, KVA_F64, in), scale);
+  return bound_extent(k, kva_add(k->b, made, kva_const_scalar(k->b, KVA_F64, 0.5)), out);
 }
 
 /* Whether entry i of the lists makes one number of another: *a then has both, as if all axes were known. */
@@ -387,8 +397,7 @@ static kva_status resize_by_data(kva_onnx_call *k, const resize *of_all, const k
       continue;
     }
     scale = common;
-    KVA_TRY(common ? bound_extent(k, kva_dim_scalar(k->b, KVA_F64, in), common, 0.5, &out)
-                   : extent_by_data(k, i, in, scales, at, sizes, &out, &scale));
+    KVA_TRY(common ? extent_by_common(k, in, common, &out) : extent_by_data(k, i, in, scales, at, sizes, &out, &scale));
     resize r = *of_all;
     r.roi_start = part.roi_start, r.roi_end = part.roi_end;
     KVA_TRY(kva_onnx_resize_by_data(k, &r, axes[i], out, scale, &y));

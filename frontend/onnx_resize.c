@@ -16,10 +16,19 @@ static kva_value *plus(const axis *a, kva_value *x, double v) {
   return kva_add(a->b, x, num(a, v));
 }
 
+kva_value *kva_onnx_rounded_to_float(kva_builder *b, kva_value *x) {
+  return kva_cast(b, kva_cast(b, x, KVA_F32), KVA_F64);
+}
+
+static kva_value *quotient(const axis *a, kva_value *x) {
+  kva_value *y = kva_div(a->b, x, a->scale);
+  return a->r->mode == NEAREST ? kva_onnx_rounded_to_float(a->b, y) : y;
+}
+
 /* Positions in the operand of the elements x = 0, 1, ... of the result. */
 static kva_value *positions(const axis *a, kva_value *x) {
   kva_builder *b = a->b;
-  kva_value *half = plus(a, kva_div(b, plus(a, x, 0.5), a->scale), -0.5);
+  kva_value *half = plus(a, quotient(a, plus(a, x, 0.5)), -0.5);
   kva_value *length = kva_mul(b, a->scale, a->in), *single = kva_build2(b, KVA_OP_equal, a->out, num(a, 1));
   switch (a->r->coordinates) {
   case HALF_PIXEL_SYMMETRIC: {
@@ -31,8 +40,8 @@ static kva_value *positions(const axis *a, kva_value *x) {
     kva_value *step = kva_div(b, plus(a, a->in, -1), plus(a, length, -1));
     return kva_onnx_where(b, single, num(a, 0), kva_mul(b, x, step));
   }
-  case ASYMMETRIC: return kva_div(b, x, a->scale);
-  case HALF_PIXEL_FOR_NEAREST: return kva_div(b, plus(a, x, 0.5), a->scale);
+  case ASYMMETRIC: return quotient(a, x);
+  case HALF_PIXEL_FOR_NEAREST: return quotient(a, plus(a, x, 0.5));
   case CROP_AND_RESIZE: {
     kva_value *last = plus(a, a->in, -1), *width = kva_mul(b, last, num(a, a->r->roi_end - a->r->roi_start));
     kva_value *many = kva_div(b, kva_mul(b, x, width), plus(a, length, -1));

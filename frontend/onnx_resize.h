@@ -26,6 +26,8 @@ typedef struct kva_onnx_resizing {
   double roi_start, roi_end; /* of the axis, for CROP_AND_RESIZE */
 } kva_onnx_resizing;
 
+/* A double that is the nearest float to x. */
+kva_value *kva_onnx_rounded_to_float(kva_builder *b, kva_value *x);
 /* Resizes an axis of x to `out` elements by a factor that may be known at run time only; `scale` is a double scalar. */
 KVA_MUST_USE kva_status kva_onnx_resize_by_data(kva_onnx_call *k, const kva_onnx_resizing *r, uint32_t axis,
                                                 kva_dim out, kva_value *scale, kva_value **x);

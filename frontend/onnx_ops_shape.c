@@ -284,43 +284,83 @@ kva_status kva_onnx_constant_op(kva_onnx_call *k) {
 
 /* ---- generators -------------------------------------------------------------------------------------------------- */
 
-static kva_status range_length_of_floats(kva_onnx_call *k, kva_dim *out) {
-  const kva_ref_tensor *w[3];
-  for (uint32_t i = 0; i < 3; i++) {
-    w[i] = kva_onnx_constant(k->c, kva_onnx_in(k, i));
-    if (!w[i] || w[i]->n != 1)
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u must be a constant of one element", i);
-  }
+/* start, limit and delta of Range. */
+static const char *const range_parts[] = {"start", "limit", "delta"};
+
+static kva_status range_length_of_constants(kva_onnx_call *k, const kva_ref_tensor *const *w, kva_dim *out) {
   double n = ceil((kva_ref_tensor_get(w[1], 0) - kva_ref_tensor_get(w[0], 0)) / kva_ref_tensor_get(w[2], 0));
   if (!(fabs(n) < 9e15)) return kva_onnx_fail(k, KVA_INVALID, "the range has no finite length");
   *out = kva_expr_const(kva_onnx_exprs(k), n > 0 ? (int64_t)n : 0);
   return KVA_OK;
 }
 
+/* A float as an expression: a constant that is a whole number, or one that follows from shapes, which a cast made of
+ * integers. NULL: it is neither. */
+static kva_dim whole_number(kva_onnx_call *k, const kva_value *v) {
+  const kva_ref_tensor *w = kva_onnx_constant(k->c, v);
+  if (w && kva_ref_tensor_get(w, 0) == floor(kva_ref_tensor_get(w, 0)) && fabs(kva_ref_tensor_get(w, 0)) < 9e15)
+    return kva_expr_const(kva_onnx_exprs(k), (int64_t)kva_ref_tensor_get(w, 0));
+  bool exact = v->type->dtype == KVA_F32 || v->type->dtype == KVA_F64;
+  while (v->def && v->def->op == kva_ops.ops[KVA_OP_reshape]) v = kva_operand(v->def, 0);
+  if (!exact || !v->def || v->def->op != kva_ops.ops[KVA_OP_cast]) return NULL;
+  const kva_dims *d = kva_onnx_contents(k->c, kva_operand(v->def, 0));
+  return d ? d->v[0] : NULL;
+}
+
+/* ceil((limit - start) / delta), at least 0, which a run finds. */
+static kva_status range_length_by_data(kva_onnx_call *k, kva_dim *out) {
+  kva_builder *b = k->b;
+  kva_value *v[3];
+  for (uint32_t i = 0; i < 3; i++) v[i] = kva_cast(b, kva_reshape(b, kva_onnx_in(k, i), 0, NULL), KVA_F64);
+  kva_value *n = kva_build1(b, KVA_OP_ceil, kva_div(b, kva_sub(b, v[1], v[0]), v[2]));
+  n = kva_cast(b, kva_build2(b, KVA_OP_max, n, kva_scalar_like(b, n, 0)), KVA_I64);
+  const kva_dims *bound = kva_onnx_bind_elements(k->c, n, "range");
+  if (bound) *out = bound->v[0];
+  return bound ? KVA_OK : KVA_INVALID;
+}
+
 /* ceil((limit - start) / delta), clamped to 0 if it may be negative. */
-static kva_status range_length(kva_onnx_call *k, kva_dim *out) {
-  static const char *const names[] = {"start", "limit", "delta"};
+static kva_status range_length(kva_onnx_call *k, const kva_dim *d, kva_dim *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
-  kva_dims d[3];
-  int64_t delta;
-  for (uint32_t i = 0; i < 3; i++) {
-    KVA_TRY(kva_onnx_need_dims(k, i, names[i], &d[i]));
-    if (d[i].n != 1) return kva_onnx_fail(k, KVA_INVALID, "input %u (%s): expected one number", i, names[i]);
-  }
-  if (!kva_expr_is_const(d[2].v[0], &delta) || !delta || delta == INT64_MIN)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "delta must be a constant that is not 0");
-  kva_dim span = delta > 0 ? kva_expr_sub(x, d[1].v[0], d[0].v[0]) : kva_expr_sub(x, d[0].v[0], d[1].v[0]);
+  int64_t delta, low;
+  if (!kva_expr_is_const(d[2], &delta)) return range_length_by_data(k, out);
+  if (!delta || delta == INT64_MIN) return kva_onnx_fail(k, KVA_INVALID, "delta is %lld", (long long)delta);
+  kva_dim span = delta > 0 ? kva_expr_sub(x, d[1], d[0]) : kva_expr_sub(x, d[0], d[1]);
   kva_dim n = kva_expr_ceildiv(x, span, kva_expr_const(x, delta > 0 ? delta : -delta));
-  int64_t low;
   *out = kva_expr_lower_bound(n, &low) && low >= 0 ? n : kva_expr_max(x, n, kva_expr_const(x, 0));
   return KVA_OK;
+}
+
+static kva_status range_length_of_floats(kva_onnx_call *k, kva_dim *out) {
+  const kva_ref_tensor *w[3];
+  kva_dim d[3];
+  bool constant = true, whole = true;
+  for (uint32_t i = 0; i < 3; i++) {
+    constant &= (w[i] = kva_onnx_constant(k->c, kva_onnx_in(k, i))) != NULL;
+    whole &= (d[i] = whole_number(k, kva_onnx_in(k, i))) != NULL;
+  }
+  if (constant) return range_length_of_constants(k, w, out);
+  return whole ? range_length(k, d, out) : range_length_by_data(k, out);
+}
+
+static kva_status range_length_of_integers(kva_onnx_call *k, kva_dim *out) {
+  kva_dims list;
+  kva_dim d[3];
+  for (uint32_t i = 0; i < 3; i++) {
+    KVA_TRY(kva_onnx_need_dims(k, i, range_parts[i], &list));
+    d[i] = list.v[0];
+  }
+  return range_length(k, d, out);
 }
 
 kva_status kva_onnx_range(kva_onnx_call *k) {
   kva_value *start = kva_onnx_in(k, 0), *delta = kva_onnx_in(k, 2);
   kva_dtype t = start->type->dtype;
   kva_dim n = NULL;
-  KVA_TRY(kva_dtype_is_float(t) ? range_length_of_floats(k, &n) : range_length(k, &n));
+  for (uint32_t i = 0; i < 3; i++)
+    if (!kva_expr_is(kva_type_elements(k->b->m, kva_onnx_in(k, i)->type), 1))
+      return kva_onnx_fail(k, KVA_INVALID, "input %u (%s): expected one number", i, range_parts[i]);
+  KVA_TRY(kva_dtype_is_float(t) ? range_length_of_floats(k, &n) : range_length_of_integers(k, &n));
   kva_value *steps = kva_onnx_iota(k->b, t, 1, &n, 0);
   kva_value *offsets = kva_mul(k->b, steps, kva_reshape(k->b, delta, 0, NULL));
   return kva_onnx_done(k, kva_add(k->b, offsets, kva_reshape(k->b, start, 0, NULL)));

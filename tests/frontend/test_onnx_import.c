@@ -156,6 +156,45 @@ static void test_first_row_broadcasts(void **unused) {
   kva_module_destroy(m);
 }
 
+/* Range as PyTorch's arange of floats writes it, whose limit is an extent cast to float: it has that extent. And one
+ * whose steps are as long as an extent: [0, 2 N) by N. */
+static void test_ranges_of_extents(void **unused) {
+  (void)unused;
+  kva_text g = {0}, h = {0};
+  int64_t numbers[] = {0, 2};
+  float zero = 0, one = 1;
+  kva_text cast = pk_node("Cast", "n", "limit", "cast");
+  pk_sub(&cast, 5, pk_attr_int("to", 1));
+  pk_sub(&g, 5, pk_i64s("axis", 1, numbers));
+  pk_sub(&g, 5, pk_tensor("zero", 1, 0, NULL, &zero, sizeof zero));
+  pk_sub(&g, 5, pk_tensor("one", 1, 0, NULL, &one, sizeof one));
+  pk_sub(&g, 1, pk_node("Shape", "x", "shape", "shape"));
+  pk_sub(&g, 1, pk_node("Gather", "shape axis", "n", "length"));
+  pk_sub(&g, 1, cast);
+  pk_sub(&g, 1, pk_node("Range", "zero limit one", "y", "range"));
+  pk_sub(&g, 11, pk_value("x", 1, "N,2"));
+  pk_sub(&g, 12, pk_value("y", 1, "N"));
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[N]");
+  kva_ref_tensor *y = run(m, 2, (int64_t[]){3, 2});
+  assert_true(y->n == 3 && y->f[0] == 0 && y->f[2] == 2);
+  kva_ref_tensor_free(y);
+  kva_module_destroy(m);
+  pk_sub(&h, 5, pk_i64s("zero", 1, &numbers[0]));
+  pk_sub(&h, 5, pk_i64s("two", 1, &numbers[1]));
+  pk_sub(&h, 1, pk_node("Shape", "x", "shape", "shape"));
+  pk_sub(&h, 1, pk_node("Gather", "shape zero", "n", "length"));
+  pk_sub(&h, 1, pk_node("Mul", "n two", "limit", "double"));
+  pk_sub(&h, 1, pk_node("Range", "zero limit n", "y", "range"));
+  pk_sub(&h, 11, pk_value("x", 1, "N,2"));
+  pk_sub(&h, 12, pk_value("y", 7, "?"));
+  m = load(pk_model(h, 17));
+  y = run(m, 2, (int64_t[]){3, 2});
+  assert_true(y->n == 2 && y->i[0] == 0 && y->i[1] == 3);
+  kva_ref_tensor_free(y);
+  kva_module_destroy(m);
+}
+
 /* A slice of a symbolic extent and zeros before it: the shift of a sequence keeps its length T. */
 static void test_shifted_slice_keeps_its_length(void **unused) {
   (void)unused;
@@ -553,6 +592,7 @@ int main(void) {
       cmocka_unit_test(test_shape_arithmetic),
       cmocka_unit_test(test_assumed_extents),
       cmocka_unit_test(test_first_row_broadcasts),
+      cmocka_unit_test(test_ranges_of_extents),
       cmocka_unit_test(test_assumed_multiple),
       cmocka_unit_test(test_data_dependent_shape),
       cmocka_unit_test(test_shifted_slice_keeps_its_length),

@@ -9,7 +9,7 @@
 #include "frontend/onnx_strings.h"
 #include "ops/ids.h"
 
-enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20 };
+enum { MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20 };
 
 /* Records a failure and returns it. */
 static kva_status record_failure(kva_import *im, kva_status status) {
@@ -45,61 +45,66 @@ static kva_loc node_loc(kva_import *im, const kva_pb_node *n, size_t index) {
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
+/* The nodes of a graph or function, which are imported once what they read is defined: exporters order them so, but
+ * tools that change files (ONNX Runtime's conversion to float16) put nodes at the end. */
 typedef struct node_list {
   size_t n;
   kva_pb_node *const *v;
+  bool *begun;        /* imported, or waiting for the producer of an input */
+  kva_map *producers; /* output name -> number + 1; NULL: not yet needed */
 } node_list;
 
-/* Index of the node that produces `name`; nodes.n if there is none. The map is built for the first node out of
- * order. */
-static size_t producer_of(kva_import *im, node_list nodes, const char *name) {
-  if (im->producers_of != nodes.v) {
-    im->producers_of = nodes.v;
-    im->producers = kva_map_create(im->c.arena);
-    for (size_t i = nodes.n; i-- > 0;)
-      for (size_t j = 0; j < nodes.v[i]->n_output; j++)
-        if (*kva_pb_str(nodes.v[i]->output[j]))
-          kva_map_set_str(im->producers, nodes.v[i]->output[j], (void *)(uintptr_t)(i + 1));
+/* Index of the node that produces `name`; nodes->n if there is none. */
+static size_t producer_of(kva_import *im, node_list *nodes, const char *name) {
+  if (!nodes->producers) {
+    nodes->producers = kva_map_create(im->c.arena);
+    for (size_t i = nodes->n; i-- > 0;)
+      for (size_t j = 0; j < nodes->v[i]->n_output; j++)
+        if (*kva_pb_str(nodes->v[i]->output[j]))
+          kva_map_set_str(nodes->producers, nodes->v[i]->output[j], (void *)(uintptr_t)(i + 1));
   }
-  uintptr_t found = (uintptr_t)kva_map_get_str(im->producers, name);
-  return found ? found - 1 : nodes.n;
+  uintptr_t found = (uintptr_t)kva_map_get_str(nodes->producers, name);
+  return found ? found - 1 : nodes->n;
 }
 
-/* Whether the value that node `from` produces depends on node `to`: a search along producers that visits each once. */
-static bool depends_on(kva_import *im, node_list nodes, size_t from, size_t to) {
-  kva_arena *scratch = kva_arena_create();
-  bool *seen = KVA_NEW_ARRAY(scratch, bool, nodes.n), found = false;
-  size_t *stack = KVA_NEW_ARRAY(scratch, size_t, nodes.n), depth = 0;
-  stack[depth++] = from;
-  seen[from] = true;
-  while (depth && !found) {
-    const kva_pb_node *n = nodes.v[stack[--depth]];
-    for (size_t j = 0; j < n->n_input && !found; j++) {
-      size_t p = producer_of(im, nodes, kva_pb_str(n->input[j]));
-      found = p == to;
-      if (p == nodes.n || seen[p]) continue;
-      seen[p] = true;
-      stack[depth++] = p;
-    }
+static size_t producer_to_import(kva_import *im, const kva_import_scope *s, node_list *nodes, const kva_pb_node *n);
+
+/* The same for what the nodes of a sub-graph read, and for its outputs. */
+static size_t producer_for_graph(kva_import *im, const kva_import_scope *s, node_list *nodes, const kva_pb_graph *g) {
+  size_t found = nodes->n;
+  for (size_t i = 0; g && i < g->n_node && found == nodes->n; i++) found = producer_to_import(im, s, nodes, g->node[i]);
+  for (size_t i = 0; g && i < g->n_output && found == nodes->n; i++) {
+    const char *name = kva_pb_str(g->output[i]->name);
+    size_t at = kva_import_find(s, name) ? nodes->n : producer_of(im, nodes, name);
+    if (at < nodes->n && !nodes->begun[at]) found = at;
   }
-  kva_arena_destroy(scratch);
   return found;
 }
 
-/* Reports that node `index` uses a name without an earlier definition. The cause is searched for a few such nodes only,
- * since the searches take quadratic time. */
-static kva_status missing_input(kva_import *im, node_list nodes, size_t index, const char *name, const kva_loc *loc) {
+/* A node of the list that n reads, itself or in its sub-graphs, and that is not begun; nodes->n if there is none. */
+static size_t producer_to_import(kva_import *im, const kva_import_scope *s, node_list *nodes, const kva_pb_node *n) {
+  size_t found = nodes->n;
+  for (size_t j = 0; j < n->n_input && found == nodes->n; j++) {
+    const char *name = kva_pb_str(n->input[j]);
+    size_t at = !*name || kva_import_find(s, name) ? nodes->n : producer_of(im, nodes, name);
+    if (at < nodes->n && !nodes->begun[at]) found = at;
+  }
+  for (size_t j = 0; j < n->n_attribute && found == nodes->n; j++) {
+    const kva_pb_attr *a = n->attribute[j];
+    found = producer_for_graph(im, s, nodes, a->g);
+    for (size_t i = 0; i < a->n_graphs && found == nodes->n; i++)
+      found = producer_for_graph(im, s, nodes, a->graphs[i]);
+  }
+  return found;
+}
+
+/* Reports that a node uses a name without a definition. Its producer is begun, so it waits for this node. */
+static kva_status missing_input(kva_import *im, node_list *nodes, const char *name, const kva_loc *loc) {
   size_t producer = producer_of(im, nodes, name);
-  if (producer == nodes.n) return kva_error(im->c.diag, loc, "input '%s' is not defined anywhere", name);
-  const char *by = node_loc(im, nodes.v[producer], producer).node;
-  bool cycle = producer == index || (nodes.n <= 4096 && depends_on(im, nodes, producer, index));
-  if (cycle)
-    return kva_error(im->c.diag, loc,
-                     "the graph has a cycle: input '%s' comes from node '%s', which depends on "
-                     "this node",
-                     name, by);
+  if (producer == nodes->n) return kva_error(im->c.diag, loc, "input '%s' is not defined anywhere", name);
   return kva_error(im->c.diag, loc,
-                   "input '%s' is defined only later, by node '%s'; nodes must be in topological order", name, by);
+                   "the graph has a cycle: input '%s' comes from node '%s', which depends on this node", name,
+                   node_loc(im, nodes->v[producer], producer).node);
 }
 
 /* ---- functions --------------------------------------------------------------------------------------------------- */
@@ -181,16 +186,16 @@ static kva_status inline_function(kva_import *im, const kva_onnx_node *call, con
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 /* False: an input failed earlier, so this node is skipped. */
-static kva_status node_inputs(kva_import *im, const kva_import_scope *s, node_list nodes, size_t index,
+static kva_status node_inputs(kva_import *im, const kva_import_scope *s, node_list *nodes, size_t index,
                               const kva_loc *loc, kva_value **out, bool *out_skip) {
-  const kva_pb_node *n = nodes.v[index];
+  const kva_pb_node *n = nodes->v[index];
   kva_status status = KVA_OK;
   for (size_t i = 0; i < n->n_input; i++) {
     const char *name = kva_pb_str(n->input[i]);
     if (!*name) continue;
     const kva_import_name *found = kva_import_find(s, name);
     if (!found)
-      status = missing_input(im, nodes, index, name, loc);
+      status = missing_input(im, nodes, name, loc);
     else if (found->state == KVA_NAME_FAILED)
       *out_skip = true;
     else
@@ -235,9 +240,9 @@ static kva_status build_node(kva_import *im, kva_import_scope *s, const kva_pb_n
   return status;
 }
 
-static kva_status import_node(kva_import *im, kva_import_scope *s, node_list nodes, size_t index, const kva_loc *loc,
+static kva_status import_node(kva_import *im, kva_import_scope *s, node_list *nodes, size_t index, const kva_loc *loc,
                               kva_value **out, bool *out_skip) {
-  const kva_pb_node *pb = nodes.v[index];
+  const kva_pb_node *pb = nodes->v[index];
   kva_arena *arena = im->c.arena;
   kva_value **inputs = KVA_NEW_ARRAY(arena, kva_value *, pb->n_input + 1);
   KVA_TRY(node_inputs(im, s, nodes, index, loc, inputs, out_skip));
@@ -254,19 +259,35 @@ static kva_status import_node(kva_import *im, kva_import_scope *s, node_list nod
   return build_node(im, s, pb, &n, out);
 }
 
-void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node *const *nodes) {
-  for (size_t i = 0; i < n && im->n_nodes <= MAX_NODES; i++) {
-    kva_loc loc = node_loc(im, nodes[i], i);
-    kva_value **out = KVA_NEW_ARRAY(im->c.arena, kva_value *, nodes[i]->n_output + 1);
-    bool skip = false;
-    kva_status status = import_node(im, s, (node_list){n, nodes}, i, &loc, out, &skip);
+static void import_and_define(kva_import *im, kva_import_scope *s, node_list *nodes, size_t i) {
+  const kva_pb_node *pb = nodes->v[i];
+  kva_loc loc = node_loc(im, pb, i);
+  kva_value **out = KVA_NEW_ARRAY(im->c.arena, kva_value *, pb->n_output + 1);
+  bool skip = false;
+  kva_status status = import_node(im, s, nodes, i, &loc, out, &skip);
+  if (status) (void)record_failure(im, status);
+  im->c.b.failed = false;
+  for (size_t j = 0; j < pb->n_output; j++) {
+    if (!*kva_pb_str(pb->output[j])) continue;
+    kva_import_name v = {status || skip || !out[j] ? KVA_NAME_FAILED : KVA_NAME_OK, out[j]};
+    status = kva_import_define(im, s, pb->output[j], v, &loc);
     if (status) (void)record_failure(im, status);
-    im->c.b.failed = false;
-    for (size_t j = 0; j < nodes[i]->n_output; j++) {
-      if (!*kva_pb_str(nodes[i]->output[j])) continue;
-      kva_import_name v = {status || skip || !out[j] ? KVA_NAME_FAILED : KVA_NAME_OK, out[j]};
-      status = kva_import_define(im, s, nodes[i]->output[j], v, &loc);
-      if (status) (void)record_failure(im, status);
+  }
+}
+
+void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node *const *nodes) {
+  node_list list = {.n = n, .v = nodes, .begun = KVA_NEW_ARRAY(im->c.arena, bool, n + 1)};
+  size_t *waiting = KVA_NEW_ARRAY(im->c.arena, size_t, n + 1), depth = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (!list.begun[i]) waiting[depth++] = i;
+    while (depth && im->n_nodes <= MAX_NODES) {
+      size_t at = waiting[depth - 1];
+      list.begun[at] = true;
+      size_t first = producer_to_import(im, s, &list, nodes[at]);
+      if (first < n)
+        waiting[depth++] = first;
+      else
+        import_and_define(im, s, &list, waiting[--depth]);
     }
   }
 }

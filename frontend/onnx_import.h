@@ -45,9 +45,7 @@ typedef struct kva_import {
   kva_map *symbols;    /* dim_param -> kva_dim */
   kva_map *used_names; /* names in use by symbols */
   uint64_t pins_used;
-  int64_t n_nodes; /* nodes built so far, including inlined functions */
-  const void *producers_of;
-  kva_map *producers;   /* output name -> number + 1 in the node list `producers_of`, for messages */
+  int64_t n_nodes;      /* nodes built so far, including inlined functions */
   kva_status status;    /* the first failure */
   bool lacks_operators; /* some have no rule; they are reported */
 } kva_import;

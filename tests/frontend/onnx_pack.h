@@ -54,6 +54,14 @@ static inline kva_text pk_attr_int(const char *name, int64_t v) {
   return a;
 }
 
+static inline kva_text pk_attr_graph(const char *name, kva_text graph) {
+  kva_text a = {0};
+  pk_str(&a, 1, name);
+  pk_int(&a, 20, 5);
+  pk_sub(&a, 6, graph);
+  return a;
+}
+
 static inline kva_text pk_attr_float(const char *name, float v) {
   kva_text a = {0};
   pk_str(&a, 1, name);

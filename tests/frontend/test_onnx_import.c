@@ -156,6 +156,32 @@ static void test_first_row_broadcasts(void **unused) {
   kva_module_destroy(m);
 }
 
+/* Nodes behind those that read them, themselves or in a branch: y = x + 1 if true, by nodes in the wrong order. */
+static void test_nodes_in_any_order(void **unused) {
+  (void)unused;
+  kva_text g = {0}, then = {0}, no = {0};
+  uint8_t yes = 1;
+  float one = 1;
+  pk_sub(&then, 1, pk_node("Add", "b a", "t", "sum"));
+  pk_sub(&then, 1, pk_node("Identity", "one", "b", "copy"));
+  pk_sub(&then, 12, pk_value("t", 1, "2"));
+  pk_sub(&no, 12, pk_value("a", 1, "2"));
+  kva_text branch = pk_node("If", "yes", "y", "if");
+  pk_sub(&branch, 5, pk_attr_graph("then_branch", then));
+  pk_sub(&branch, 5, pk_attr_graph("else_branch", no));
+  pk_sub(&g, 5, pk_tensor("yes", 9, 0, NULL, &yes, sizeof yes));
+  pk_sub(&g, 5, pk_tensor("one", 1, 0, NULL, &one, sizeof one));
+  pk_sub(&g, 1, branch);
+  pk_sub(&g, 1, pk_node("Relu", "x", "a", "late"));
+  pk_sub(&g, 11, pk_value("x", 1, "2"));
+  pk_sub(&g, 12, pk_value("y", 1, "2"));
+  kva_module *m = load(pk_model(g, 17));
+  kva_ref_tensor *y = run(m, 1, (int64_t[]){2});
+  assert_true(y->f[0] == 2 && y->f[1] == 3);
+  kva_ref_tensor_free(y);
+  kva_module_destroy(m);
+}
+
 /* Range as PyTorch's arange of floats writes it, whose limit is an extent cast to float: it has that extent. And one
  * whose steps are as long as an extent: [0, 2 N) by N. */
 static void test_ranges_of_extents(void **unused) {
@@ -593,6 +619,7 @@ int main(void) {
       cmocka_unit_test(test_assumed_extents),
       cmocka_unit_test(test_first_row_broadcasts),
       cmocka_unit_test(test_ranges_of_extents),
+      cmocka_unit_test(test_nodes_in_any_order),
       cmocka_unit_test(test_assumed_multiple),
       cmocka_unit_test(test_data_dependent_shape),
       cmocka_unit_test(test_shifted_slice_keeps_its_length),

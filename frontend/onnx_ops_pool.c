@@ -27,12 +27,18 @@ static kva_value *average(kva_onnx_call *k, kva_value *x, const kva_onnx_window 
   return kva_build(k->b, KVA_OP_avg_pool, 1, &x, &attrs);
 }
 
-kva_status kva_onnx_average_pool(kva_onnx_call *k) {
+kva_status kva_onnx_average(kva_onnx_call *k, kva_value *x, kva_value **out) {
   kva_onnx_window w;
   KVA_TRY(kva_onnx_read_window(k, NULL, &w));
   KVA_TRY(kva_onnx_resolve_same(k, &w));
-  bool count_pad = kva_onnx_int(k, "count_include_pad", 0) != 0;
-  return kva_onnx_done(k, average(k, kva_onnx_in(k, 0), &w, count_pad));
+  *out = average(k, x, &w, kva_onnx_int(k, "count_include_pad", 0) != 0);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_average_pool(kva_onnx_call *k) {
+  kva_value *y = NULL;
+  KVA_TRY(kva_onnx_average(k, kva_onnx_in(k, 0), &y));
+  return kva_onnx_done(k, y);
 }
 
 static kva_value *power(kva_builder *b, kva_value *x, double p) {

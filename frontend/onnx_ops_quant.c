@@ -273,6 +273,14 @@ kva_status kva_onnx_qlinear_softmax(kva_onnx_call *k) {
   return encode(k, kva_reshape_like(k->b, y, x->type), 3, code_type(k, 0));
 }
 
+kva_status kva_onnx_qlinear_average_pool(kva_onnx_call *k) {
+  kva_value *x = NULL, *y = NULL;
+  if (kva_onnx_int(k, "channels_last", 0)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "channels_last");
+  KVA_TRY(decode(k, 0, &x));
+  KVA_TRY(kva_onnx_average(k, x, &y));
+  return encode(k, y, 3, code_type(k, 0));
+}
+
 kva_status kva_onnx_qlinear_global_pool(kva_onnx_call *k) {
   kva_value *x = NULL;
   int64_t axes[KVA_MAX_RANK];

@@ -27,6 +27,8 @@ kva_value *kva_onnx_shaped_weight(kva_onnx_call *k, kva_value *weight);
 /* Reads the attributes for an input of rank n + 2. The kernel comes from kernel_shape or, if `weight` is not NULL, from
  * its dimensions. auto_pad is read but not resolved to pads. */
 KVA_MUST_USE kva_status kva_onnx_read_window(kva_onnx_call *k, const kva_value *weight, kva_onnx_window *out);
+/* Means of x (input 0, possibly transformed) over windows according to the node's attributes. */
+KVA_MUST_USE kva_status kva_onnx_average(kva_onnx_call *k, kva_value *x, kva_value **out);
 /* Convolution of x (input 0, possibly transformed) with w according to the node's attributes, without bias. */
 KVA_MUST_USE kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *w, kva_value **out);
 /* The same of codes, in int32. x.zero is a scalar, w.zero a scalar or one for each channel of the result. */

@@ -310,6 +310,12 @@ static void nodes_of_codes(void **state) {
   ASSERT_RESULT(text, 1, 0);
   snprintf(text, sizeof text, head, "1, 1, 2", "1, 1, 1", "QLinearGlobalAveragePool (q, s, z, t, z)");
   ASSERT_RESULT(text, -0.5);
+  snprintf(text, sizeof text, head, "1, 1, 2", "1, 1, 1", "QLinearAveragePool <kernel_shape = [2]> (q, s, z, t, z)");
+  ASSERT_RESULT(text, -0.5);
+  ASSERT_RESULT("<opset_import: [\"\" : 17, \"com.microsoft\" : 1]> g (float[2] x) => (float[2] y)\n"
+                "<float s = {0.5}, uint16 z = {10}>"
+                "{ q = com.microsoft.QuantizeLinear (x, s, z) y = com.microsoft.DequantizeLinear (q, s, z) }",
+                1, -2);
   snprintf(text, sizeof text, head, "1, 2", "1, 4", "QLinearConcat <axis = 1> (t, z, q, s, z, q, s, z)");
   ASSERT_RESULT(text, 1, -2, 1, -2);
   snprintf(text, sizeof text, head, "1, 2", "1, 1", "QGemm (q, s, z, w, s, z, c, t, z)");

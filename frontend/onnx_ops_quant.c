@@ -304,19 +304,21 @@ kva_status kva_onnx_qlinear_concat(kva_onnx_call *k) {
   return encode(k, y, 0, code_type(k, 2));
 }
 
-/* alpha a b + c, where c has the scale of the product; without a scale for it the result is float. */
+/* alpha a b + c, where c has the scale of the product; without a scale for it the result is float. Scale and zero point
+ * of b may be one for each column of the result. */
 kva_status kva_onnx_qgemm(kva_onnx_call *k) {
   kva_builder *b = k->b;
-  kva_value *x = NULL, *y = NULL, *scale_x = NULL, *scale_y = NULL, *c = kva_onnx_in(k, 6);
+  kva_value *x = NULL, *scale_x = NULL, *scale_y = kva_onnx_in(k, 4), *zero = kva_onnx_in(k, 5), *c = kva_onnx_in(k, 6);
   double alpha = kva_onnx_float(k, "alpha", 1);
+  bool transposed = kva_onnx_int(k, "transB", 0) != 0;
   KVA_TRY(centred(k, 0, &x));
-  KVA_TRY(centred(k, 3, &y));
   KVA_TRY(for_tensor(k, 1, &scale_x));
-  KVA_TRY(for_tensor(k, 4, &scale_y));
-  if (!scale_x || !scale_y || x->type->rank != 2 || y->type->rank != 2)
+  if (!scale_x || !scale_y || x->type->rank != 2 || kva_onnx_in(k, 3)->type->rank != 2)
     return kva_onnx_fail(k, KVA_INVALID, "expected two matrices with their scales");
-  kva_value *z = kva_matmul(b, x, y, kva_onnx_int(k, "transA", 0) != 0, kva_onnx_int(k, "transB", 0) != 0);
-  kva_value *scale = kva_mul(b, scale_x, scale_y);
+  kva_value *y = kva_cast(b, kva_onnx_in(k, 3), KVA_I32);
+  if (zero) y = kva_sub(b, y, kva_cast(b, transposed ? as_rows(b, zero) : as_scalar(b, zero), KVA_I32));
+  kva_value *z = kva_matmul(b, x, y, kva_onnx_int(k, "transA", 0) != 0, transposed);
+  kva_value *scale = kva_mul(b, scale_x, as_scalar(b, scale_y));
   if (c) z = kva_add(b, z, c);
   if (alpha != 1) scale = kva_mul(b, scale, kva_scalar_like(b, scale, alpha));
   z = kva_mul(b, kva_cast(b, z, KVA_F32), scale);

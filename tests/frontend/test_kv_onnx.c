@@ -318,6 +318,11 @@ static void nodes_of_codes(void **state) {
                 1, -2);
   snprintf(text, sizeof text, head, "1, 2", "1, 4", "QLinearConcat <axis = 1> (t, z, q, s, z, q, s, z)");
   ASSERT_RESULT(text, 1, -2, 1, -2);
+  ASSERT_RESULT(
+      "<opset_import: [\"\" : 17, \"com.microsoft\" : 1]> g (float[1, 2] x) => (float[1, 2] y)\n"
+      "<float s = {0.5}, uint8 z = {10}, uint8[2, 2] w = {1, 2, 3, 4}, float[2] t = {0.5, 2}, uint8[2] p = {1, 2}>"
+      "{ q = QuantizeLinear (x, s, z) y = com.microsoft.QGemm <transB = 1> (q, s, z, w, t, p) }",
+      -1, -6);
   snprintf(text, sizeof text, head, "1, 2", "1, 1", "QGemm (q, s, z, w, s, z, c, t, z)");
   ASSERT_RESULT(text, 4);
 }

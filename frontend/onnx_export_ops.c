@@ -121,6 +121,17 @@ static kva_status export_mod(kva_export *e, const kva_node *n, const char *op_ty
   return KVA_OK;
 }
 
+/* ONNX Runtime chooses between all types but bools. */
+static kva_status export_where(kva_export *e, const kva_node *n, const char *op_type) {
+  if (n->results[0].type->dtype != KVA_BOOL) {
+    (void)kva_export_like(e, n, op_type);
+    return KVA_OK;
+  }
+  const char *c = kva_export_in(e, n, 0), *no = kva_export_1(e, "Not", c);
+  const char *x = kva_export_2(e, "And", c, kva_export_in(e, n, 1));
+  return kva_export_done(e, n, kva_export_2(e, "Or", x, kva_export_2(e, "And", no, kva_export_in(e, n, 2))));
+}
+
 static kva_status export_bit_shift(kva_export *e, const kva_node *n, const char *op_type) {
   bool left = ((const kva_bit_shift_attrs *)n->attrs)->left;
   kva_export_string(e, kva_export_like(e, n, op_type), "direction", left ? "LEFT" : "RIGHT");
@@ -208,9 +219,12 @@ static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_
   }
   const char *from = kva_export_dims(e, x->rank, a->starts.v), *to = kva_export_dims(e, x->rank, ends);
   if (!from || !to) return KVA_UNSUPPORTED;
-  const char *inputs[] = {kva_export_in(e, n, 0), from, to, kva_export_i64s(e, x->rank, axes),
-                          kva_export_i64s(e, x->rank, steps)};
-  return kva_export_done(e, n, kva_export_out(kva_export_node(e, op_type, 5, inputs, NULL)));
+  bool narrow = kva_dtype_bits(x->dtype) < 8; /* ONNX slices no such types */
+  const char *operand = kva_export_in(e, n, 0);
+  if (narrow) operand = kva_export_cast(e, operand, kva_dtype_is_float(x->dtype) ? KVA_F32 : KVA_I8);
+  const char *inputs[] = {operand, from, to, kva_export_i64s(e, x->rank, axes), kva_export_i64s(e, x->rank, steps)};
+  const char *y = kva_export_out(kva_export_node(e, op_type, 5, inputs, NULL));
+  return kva_export_done(e, n, narrow ? kva_export_cast(e, y, x->dtype) : y);
 }
 
 /* NULL: an amount has no form in ONNX. */

@@ -321,9 +321,43 @@ static void test_pads_that_crop(void **unused) {
   trip_free(&t);
 }
 
+/* ONNX slices no types of 4 bits, and ONNX Runtime chooses between no bools. */
+static void test_types_that_others_lack(void **unused) {
+  (void)unused;
+  round_trip t = trip_create();
+  kva_dim three = constant(t.m, 3), one = constant(t.m, 1), two = constant(t.m, 2);
+  kva_value *x = kva_graph_add_input(t.f->graph, kva_type_tensor(t.m, KVA_I4, 1, &three), "x");
+  trip_return(&t, kva_build(&t.b, KVA_OP_slice, 1, &x, &(kva_slice_attrs){{1, &one}, {1, &two}, {0, NULL}}));
+  assert_int_equal(count_nodes(t.again, KVA_OP_cast), 2);
+  assert_int_equal(kva_graph_output(t.again->functions.data[0]->graph, 0)->type->dtype, KVA_I4);
+  trip_free(&t);
+  t = trip_create();
+  kva_value *in[3];
+  kva_ref_tensor *given[3], *out = NULL;
+  for (int i = 0; i < 3; i++) {
+    in[i] = kva_graph_add_input(t.f->graph, kva_type_scalar(t.m, KVA_BOOL), (const char *[]){"c", "x", "y"}[i]);
+    given[i] = kva_ref_tensor_create(KVA_BOOL, 0, NULL);
+  }
+  trip_return(&t, kva_build(&t.b, KVA_OP_where, 3, in, NULL));
+  assert_int_equal(count_nodes(t.again, KVA_OP_where), 0);
+  for (int i = 0; i < 8; i++) {
+    for (int j = 0; j < 3; j++) given[j]->i[0] = i >> j & 1;
+    const kva_ref_tensor *const *all = (const kva_ref_tensor *const *)given;
+    assert_int_equal(kva_ref_run(t.again, t.again->functions.data[0], all, &out, NULL, NULL, NULL, NULL, t.diag),
+                     KVA_OK);
+    assert_int_equal(out->i[0], given[i & 1 ? 1 : 2]->i[0]);
+    kva_ref_tensor_free(out);
+  }
+  for (int i = 0; i < 3; i++) kva_ref_tensor_free(given[i]);
+  trip_free(&t);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift), cmocka_unit_test(test_states),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift),
+                                     cmocka_unit_test(test_states),
                                      cmocka_unit_test(test_node_names_are_unique),
-                                     cmocka_unit_test(test_epsilon_of_doubles), cmocka_unit_test(test_pads_that_crop)};
+                                     cmocka_unit_test(test_epsilon_of_doubles),
+                                     cmocka_unit_test(test_pads_that_crop),
+                                     cmocka_unit_test(test_types_that_others_lack)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,7 @@ typedef struct cpu_row {
 #define V3  (V2 | KVA_CPU_AVX2 | KVA_CPU_FMA)
 #define V4  (V3 | KVA_CPU_AVX512VL)
 #define ICE (V4 | KVA_CPU_AVX512VNNI | KVA_CPU_AVX512VBMI2 | KVA_CPU_GFNI)
+#define SPR (ICE | KVA_CPU_AMX_TILE | KVA_CPU_AVX512BF16 | KVA_CPU_AVX512FP16 | KVA_CPU_AVXVNNI)
 #define A76 (KVA_CPU_DOTPROD | KVA_CPU_FULLFP16 | KVA_CPU_LSE)
 #define V1  (A76 | KVA_CPU_BF16 | KVA_CPU_I8MM | KVA_CPU_SVE)
 static const cpu_row cpus[] = {
@@ -49,19 +50,19 @@ static const cpu_row cpus[] = {
     {"skylake-avx512", 512, 0, X86, V4},
     {"cascadelake", 512, KVA_TARGET_DOT4, X86, V4 | KVA_CPU_AVX512VNNI},
     {"icelake-server", 512, KVA_TARGET_DOT4, X86, ICE},
-    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86, ICE | KVA_CPU_AMX_TILE | KVA_CPU_AVX512BF16},
-    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 | KVA_CPU_GFNI},
+    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86, SPR},
+    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 | KVA_CPU_AVXVNNI | KVA_CPU_GFNI},
     {"znver1", 256, 0, X86, V3 | KVA_CPU_SSE4A},
     {"znver2", 256, 0, X86, V3 | KVA_CPU_SSE4A},
     {"znver3", 256, 0, X86, V3 | KVA_CPU_SSE4A},
     {"znver4", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_SSE4A},
-    {"znver5", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_SSE4A},
+    {"znver5", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_AVXVNNI | KVA_CPU_SSE4A},
     {"cortex-a72", 128, 0, AARCH64, 0},
     {"cortex-a76", 128, SIGNED, AARCH64, A76},
     {"neoverse-n1", 128, SIGNED, AARCH64, A76},
-    {"apple-m1", 128, SIGNED, AARCH64, A76},
-    {"neoverse-v1", 128, DOTS, AARCH64, V1},
-    {"neoverse-n2", 128, DOTS, AARCH64, V1},
+    {"apple-m1", 128, SIGNED, AARCH64, A76 | KVA_CPU_SHA3},
+    {"neoverse-v1", 128, DOTS, AARCH64, V1 | KVA_CPU_SHA3},
+    {"neoverse-n2", 128, DOTS, AARCH64, V1 | KVA_CPU_SVE2},
 };
 
 static const cpu_row *find_cpu(const char *name) {

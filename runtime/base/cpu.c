@@ -27,8 +27,9 @@ static bool has_tiles(void) {
 uint32_t kva_cpu_features(void) {
   unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
   return (first & HWCAP_ASIMDDP ? KVA_CPU_DOTPROD : 0) | (first & HWCAP_FPHP ? KVA_CPU_FULLFP16 : 0) |
-         (first & HWCAP_ATOMICS ? KVA_CPU_LSE : 0) | (first & HWCAP_SVE ? KVA_CPU_SVE : 0) |
-         (second & HWCAP2_BF16 ? KVA_CPU_BF16 : 0) | (second & HWCAP2_I8MM ? KVA_CPU_I8MM : 0);
+         (first & HWCAP_ATOMICS ? KVA_CPU_LSE : 0) | (first & HWCAP_SHA3 ? KVA_CPU_SHA3 : 0) |
+         (first & HWCAP_SVE ? KVA_CPU_SVE : 0) | (second & HWCAP2_BF16 ? KVA_CPU_BF16 : 0) |
+         (second & HWCAP2_I8MM ? KVA_CPU_I8MM : 0) | (second & HWCAP2_SVE2 ? KVA_CPU_SVE2 : 0);
 }
 
 static bool has_tiles(void) {

@@ -9,21 +9,25 @@
 #define KVA_X86_FEATURES(X)     \
   X(SSE42, "sse4.2")            \
   X(AVX2, "avx2")               \
+  X(AVXVNNI, "avxvnni")         \
   X(FMA, "fma")                 \
   X(GFNI, "gfni")               \
   X(SSE4A, "sse4a")             \
   X(AVX512VL, "avx512vl")       \
   X(AVX512VNNI, "avx512vnni")   \
   X(AVX512VBMI2, "avx512vbmi2") \
-  X(AVX512BF16, "avx512bf16")
+  X(AVX512BF16, "avx512bf16")   \
+  X(AVX512FP16, "avx512fp16")
 #define KVA_AMX_FEATURES(X) X(AMX_TILE, "amx-tile")
 #define KVA_AARCH64_FEATURES(X) \
   X(DOTPROD, "dotprod")         \
   X(FULLFP16, "fullfp16")       \
   X(LSE, "lse")                 \
+  X(SHA3, "sha3")               \
   X(BF16, "bf16")               \
   X(I8MM, "i8mm")               \
-  X(SVE, "sve")
+  X(SVE, "sve")                 \
+  X(SVE2, "sve2")
 #define KVA_CPU_FEATURES(X) KVA_X86_FEATURES(X) KVA_AMX_FEATURES(X) KVA_AARCH64_FEATURES(X)
 
 /* Artefacts contain these numbers: who changes them increments KVA_ABI_VERSION. */

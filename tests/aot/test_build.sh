@@ -129,6 +129,16 @@ for cpu in sapphirerapids znver4; do
 done
 [ $refused != 0 ] || fail "no program is refused"
 
+# Products of bytes, in vectors whose instruction AVX-VNNI encodes: not every CPU with AVX-512 VNNI has that.
+echo 'model bytes (uint8[32, 64] x, int8[64, 24] w) => (int32[32, 24] y) { y = kv.matmul <to = int32> (x, w) }' >"$work/bytes.kv"
+expect 0 run "$work/bytes.kv"
+mv "$work/out" "$work/bytes.out"
+for cpu in alderlake znver5; do
+  expect 0 build "$work/bytes.kv" --exe --target $cpu -o "$work/$cpu"
+  "$work/$cpu" >"$work/out" 2>"$work/err" && cmp -s "$work/out" "$work/bytes.out" && continue
+  grep -F "does not run on this machine, which has no " "$work/err" >/dev/null || fail "$cpu: no reason"
+done
+
 # Texts, alone and for several targets.
 for kind in ir kernel llvm asm header plan; do
   expect 0 build models/mlp.kv --emit=$kind -o "$work/text"

@@ -27,6 +27,13 @@ on_aarch64 neoverse-n1 "$work/newer" -i "$work/tokens.npy" >"$work/out" || fail 
 on_aarch64 cortex-a72 "$work/newer" -i "$work/tokens.npy" >"$work/out" 2>"$work/err" && fail "an older CPU runs it"
 grep -F "which has no dotprod" "$work/err" >/dev/null || fail "no reason for an older CPU"
 
+# An exclusive or of three operands is one instruction on a CPU that has those of SHA-3.
+echo 'model parity (int32[8] a, int32[8] b, int32[8] c) => (int32[8] y) { y = kv.bit_xor(kv.bit_xor(a, b), c) }' >"$work/parity.kv"
+expect 0 build "$work/parity.kv" --target apple-m1 --exe --runtime "$work/runtime" -o "$work/parity"
+on_aarch64 max "$work/parity" >"$work/out" || fail "apple-m1 under qemu"
+on_aarch64 neoverse-n1 "$work/parity" >"$work/out" 2>"$work/err" && fail "a CPU without SHA-3 runs it"
+grep -F "which has no sha3" "$work/err" >/dev/null || fail "no reason for a CPU without SHA-3"
+
 # Angles of any size: their reduction is code of the model.
 cat >"$work/angles.kv" <<'KV'
 model angles (float[8] x) => (float[8] s, float[8] c) {

@@ -2,6 +2,7 @@
 #include "codegen/codegen.h"
 #include "ops/build.h"
 #include "ops/ids.h"
+#include "runtime/base/cpu.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -62,6 +63,31 @@ static void test_described(void **state) {
     assert_int_equal(t.l2_bytes > 0, t.kind == KVA_TARGET_CPU);
     assert_int_equal(t.cores > 0, t.kind == KVA_TARGET_CPU);
     assert_int_equal(t.multiprocessors > 0, t.kind == KVA_TARGET_GPU);
+  }
+}
+
+/* What LLVM uses for a CPU and others with the same vectors have not. */
+static void test_needs(void **state) {
+  (void)state;
+  static const struct {
+    const char *cpu;
+    uint32_t has, has_not;
+  } rows[] = {{"icelake-server", KVA_CPU_GFNI | KVA_CPU_AVX512VNNI, KVA_CPU_AVXVNNI | KVA_CPU_AVX512BF16},
+              {"sapphirerapids", KVA_CPU_AVXVNNI | KVA_CPU_AVX512FP16, KVA_CPU_SSE4A},
+              {"alderlake", KVA_CPU_AVXVNNI, KVA_CPU_AVX512VL},
+              {"znver4", KVA_CPU_SSE4A, KVA_CPU_AVXVNNI},
+              {"znver5", KVA_CPU_AVXVNNI, KVA_CPU_AVX512FP16},
+              {"neoverse-n1", KVA_CPU_DOTPROD, KVA_CPU_SHA3 | KVA_CPU_SVE},
+              {"apple-m1", KVA_CPU_SHA3, KVA_CPU_SVE},
+              {"neoverse-v1", KVA_CPU_SHA3 | KVA_CPU_SVE, KVA_CPU_SVE2},
+              {"neoverse-n2", KVA_CPU_SVE2, KVA_CPU_SHA3}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    kva_codegen *cg;
+    kva_diag *diag = kva_diag_create();
+    assert_int_equal(kva_codegen_create(&(kva_target_options){.cpu = rows[i].cpu}, diag, &cg), KVA_OK);
+    assert_int_equal(kva_codegen_needs(cg) & (rows[i].has | rows[i].has_not), rows[i].has);
+    kva_codegen_destroy(cg);
+    kva_diag_destroy(diag);
   }
 }
 
@@ -201,8 +227,8 @@ static void test_aarch64_uses_all_registers(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_described), cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_fields_are_read),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_described), cmocka_unit_test(test_needs),
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_fields_are_read),
                                      cmocka_unit_test(test_aarch64_uses_all_registers)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

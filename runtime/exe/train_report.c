@@ -13,10 +13,15 @@ typedef struct shift_pair {
   int64_t heads;
 } shift_pair;
 
-static bool shift_state(kva_session *s, size_t len, const char *layer, const char *suffix, kva_tensor *out) {
+/* NULL: this process has no such state. */
+static const kva_state_desc *shift_state(kva_session *s, size_t len, const char *layer, const char *suffix,
+                                         kva_tensor *out) {
   char name[512];
   snprintf(name, sizeof name, "%.*s.%s", (int)len, layer, suffix);
-  return kva_session_state(s, name, out) && out->dtype == KVA_F32;
+  if (!kva_session_state(s, name, out) || out->dtype != KVA_F32) return NULL;
+  int i = 0;
+  while (strcmp(kva_session_state_desc(s, i, NULL)->name, name) != 0) i++;
+  return kva_session_state_desc(s, i, NULL);
 }
 
 static int64_t elements(const kva_tensor *t) {
@@ -25,13 +30,32 @@ static int64_t elements(const kva_tensor *t) {
   return n;
 }
 
+/* The weights of all heads: those of slices are in order of ranks, as slices are of rows. comm NULL: other processes do
+ * not take part, and their slices are left out. */
+static kva_status all_heads(kva_comm *comm, const kva_state_desc *d, const kva_tensor *own, kva_arena *arena,
+                            const float **out, int64_t *out_heads) {
+  *out = own->data;
+  *out_heads = elements(own);
+  if (!comm || !d->slices) return KVA_OK;
+  int64_t all = *out_heads * d->slices;
+  float *weights = KVA_NEW_ARRAY(arena, float, all);
+  *out = weights;
+  *out_heads = all;
+  kva_comm *slices = kva_comm_group(comm, d->slices, 1);
+  return slices ? kva_comm_all_gather(slices, d->bytes, d->bytes * d->slices, own->data, weights) : KVA_INVALID;
+}
+
 /* Gates, which are no weights, lack the second state; windows of three and more have more columns: neither is a pair.
  */
-static shift_pair find_pair(kva_session *s, size_t len, const char *layer, const char *current, const char *previous) {
+static kva_status find_pair(kva_session *s, kva_comm *comm, const char *layer, const char *current,
+                            const char *previous, kva_arena *arena, shift_pair *out) {
   kva_tensor c, p;
-  if (!shift_state(s, len, layer, current, &c) || !shift_state(s, len, layer, previous, &p)) return (shift_pair){0};
-  if (elements(&c) != elements(&p)) return (shift_pair){0};
-  return (shift_pair){c.data, p.data, elements(&c)};
+  const kva_state_desc *first = shift_state(s, strlen(layer), layer, current, &c);
+  const kva_state_desc *second = shift_state(s, strlen(layer), layer, previous, &p);
+  *out = (shift_pair){0};
+  if (!first || !second || elements(&c) != elements(&p) || first->slices != second->slices) return KVA_OK;
+  KVA_TRY(all_heads(comm, first, &c, arena, &out->current, &out->heads));
+  return all_heads(comm, second, &p, arena, &out->previous, &out->heads);
 }
 
 static double current_of(const shift_pair *p, int64_t h) {
@@ -53,16 +77,17 @@ static size_t shifted_layer(kva_session *s, const char *name) {
   return !strcmp(name + len, values) && !shift_state(s, len, name, keys + 1, &k) ? len : 0;
 }
 
-static void collect_shifts(kva_session *s, kva_arena *arena, kva_train_result *result) {
+static kva_status collect_shifts(kva_session *s, kva_comm *comm, kva_arena *arena, kva_train_result *result) {
   KVA_VEC(kva_report_shift) rows = {0};
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor first;
     const char *name = kva_session_state_desc(s, i, &first)->name;
     size_t len = shifted_layer(s, name);
     if (!len) continue;
-    shift_pair k = find_pair(s, len, name, "k.current", "k.previous");
-    shift_pair v = find_pair(s, len, name, "v.current", "v.previous");
     const char *layer = kva_arena_strndup(arena, name, len);
+    shift_pair k, v;
+    KVA_TRY(find_pair(s, comm, layer, "k.current", "k.previous", arena, &k));
+    KVA_TRY(find_pair(s, comm, layer, "v.current", "v.previous", arena, &v));
     for (int64_t h = 0; h < (k.heads ? k.heads : v.heads); h++) {
       kva_report_shift row = {
           layer, (int)h, current_of(&k, h), previous_of(&k, h), current_of(&v, h), previous_of(&v, h)};
@@ -71,6 +96,7 @@ static void collect_shifts(kva_session *s, kva_arena *arena, kva_train_result *r
   }
   result->shifts = rows.data;
   result->n_shifts = (int)rows.len;
+  return KVA_OK;
 }
 
 static void print_shifts(const kva_train_result *result, kva_text *out) {
@@ -274,7 +300,6 @@ static int step_program(const kva_session *s, const kva_comm *c) {
 
 kva_status kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, bool together,
                              kva_arena *arena, kva_train_result *result) {
-  kva_status status = KVA_OK;
   int program = step_program(s, o->comm);
   result->program = program;
   if (program >= 0) {
@@ -283,8 +308,9 @@ kva_status kva_train_collect(kva_session *s, const kva_train_settings *o, const 
     collect_moments(s, program, arena, result);
     collect_times(s, program, arena, result);
   }
-  collect_shifts(s, arena, result);
-  if (together && kva_comm_stages(o->comm)) status = share_shifts(kva_comm_stages(o->comm), arena, result);
+  kva_status status = collect_shifts(s, together ? o->comm : NULL, arena, result);
+  if (status == KVA_OK && together && kva_comm_stages(o->comm))
+    status = share_shifts(kva_comm_stages(o->comm), arena, result);
   result->n_config = kva_train_config(o, d, arena, &result->config);
   if (!o->json && result->seconds > 0) print_result(result, o->profile);
   return status;

@@ -589,7 +589,7 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   if (r.terminal && !o->json) printf("\n");
   kva_status collected = kva_train_collect(s, o, d, status == KVA_OK, arena, result);
   if (status == KVA_OK && collected != KVA_OK)
-    status = kva_fail(diag, collected, NULL, "the learned shifts of other stages are missing");
+    status = kva_fail(diag, collected, NULL, "the learned shifts of other processes are missing");
   if (status == KVA_OK) status = add_shifts(&r, diag);
   kva_trainer_destroy(r.trainer);
   for (int i = 0; i < 2; i++) kva_metrics_destroy(r.metrics[i]);

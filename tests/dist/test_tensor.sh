@@ -34,6 +34,9 @@ induction=(models/induction.kv -D vocab=64 -D d=16 -D ffn=32 --data induction:le
 one induction "${induction[@]}"
 mesh induction-2 2 tensor=2 "${induction[@]}"
 near induction induction-2 6
+# The learned shifts are those of the heads of all processes.
+shifts() { sed -n 's/.*"event": "shift", \(.*"k_current": [0-9]*\.[0-9]\{4\}\).*/\1/p' "$work/$1.jsonl"; }
+[ "$(shifts induction | wc -l)" -eq 2 ] && cmp <(shifts induction) <(shifts induction-2) || fail "shifts of induction-2"
 
 # A run goes on with another mesh and with none.
 mesh moved 4 data=2,tensor=2,zero=1 "${grouped[@]}" --steps 10

@@ -230,6 +230,7 @@ static int run_all(experiment_options *o, const paths *p, kva_arena *arena, kva_
   if (status == KVA_OK) status = add_files(o, arena, diag);
   kva_exp_outcome *outcomes = KVA_NEW_ARRAY(arena, kva_exp_outcome, p->list.len + 1);
   if (status == KVA_OK) status = perform(e, p->list.len, &o->settings, arena, diag, outcomes);
+  if (status == KVA_OK) kva_diag_print(diag, stderr); /* warnings */
   int code = status != KVA_OK ? kva_cli_fail(status, diag) : code_of(outcomes, p->list.len, o->settings.dry_run);
   if (status == KVA_INTERRUPTED) fprintf(stderr, "interrupted; the same command goes on with what is not done\n");
   free_jobs(outcomes, p->list.len);

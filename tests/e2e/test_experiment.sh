@@ -35,6 +35,13 @@ page = (out / "all.html").read_text()
 assert page.count("<section>") == 3 and "equation 10" in page and "kvasir run models/" in page
 EOF
 
+# Results that are cut off are no results: the run is made again.
+sed -i '$d' "$work/first/runs/$(basename "$(dirname "$(ls "$out"/runs/*/stdout | head -1)")")/stdout"
+rm "$(find "$work/first/runs" -name '*.npy' | tail -1)"
+expect 0 experiment fig2 table5 theorem2 -o "$work/first"
+says "the results of a run have changed since they were made; it is run again"
+says "18 of 20 runs were done before"
+
 # An experiment of one's own, in no more than 25 lines. The command of a run repeats its curve.
 [ "$(wc -l <models/experiments/example.exp)" -le 25 ] || fail "the example is long"
 sed 's#"../induction.kv"#"'"$PWD"'/models/induction.kv"#; s/--steps 400/--steps '$steps'/; s/"than": 0.9/"than": '$bar'/' models/experiments/example.exp >"$work/my.exp"

@@ -4,7 +4,6 @@
 
 #include "runtime/base/platform.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 
 typedef struct words {
@@ -114,33 +113,6 @@ static void add_model(const expander *x, const words *train, words *w) {
 
 /* ---- hashes ------------------------------------------------------------------------------------------------------ */
 
-static kva_status hash_file(const char *path, kva_diag *diag, uint64_t *hash) {
-  kva_file file;
-  KVA_TRY(kva_file_map(path, diag, &file));
-  *hash = kva_hash(*hash, file.data, file.size);
-  kva_file_unmap(&file);
-  return KVA_OK;
-}
-
-static int is_visible(const struct dirent *entry) {
-  return entry->d_name[0] != '.';
-}
-
-/* A file, or all files of a folder in order of their names. */
-static kva_status hash_path(const expander *x, const char *path, uint64_t *hash) {
-  struct dirent **entries;
-  int n = scandir(path, &entries, is_visible, alphasort);
-  if (n < 0) return hash_file(path, x->diag, hash);
-  kva_status status = KVA_OK;
-  for (int i = 0; i < n; i++) {
-    *hash = kva_hash(*hash, entries[i]->d_name, strlen(entries[i]->d_name) + 1);
-    if (status == KVA_OK) status = hash_path(x, kva_arena_printf(x->arena, "%s/%s", path, entries[i]->d_name), hash);
-    free(entries[i]);
-  }
-  free(entries);
-  return status;
-}
-
 static void hash_words(const words *w, uint64_t *hash) {
   for (uint32_t i = 0; i < w->list.len; i++) *hash = kva_hash(*hash, w->list.data[i], strlen(w->list.data[i]) + 1);
 }
@@ -243,8 +215,9 @@ static kva_status make_job(expander *x, uint32_t run, int64_t seed, kva_exp_job 
     KVA_TRY(add_words(x, &evals[i], x->e->evals.data[i].options));
     hash_words(&evals[i], &hash);
   }
-  KVA_TRY(hash_path(x, x->e->runs.data[run].model, &hash));
-  for (uint32_t i = 0; i < x->paths.list.len; i++) KVA_TRY(hash_path(x, x->paths.list.data[i], &hash));
+  KVA_TRY(kva_exp_hash(x->e->runs.data[run].model, x->arena, x->diag, &hash));
+  for (uint32_t i = 0; i < x->paths.list.len; i++)
+    KVA_TRY(kva_exp_hash(x->paths.list.data[i], x->arena, x->diag, &hash));
   *job = (kva_exp_job){.experiment = x->e, .run = run, .seed = seed};
   job->folder = kva_arena_printf(x->arena, "%s/runs/%016llx", x->o->folder, (unsigned long long)hash);
   return add_commands(x, job, &main, evals);
@@ -254,7 +227,7 @@ kva_status kva_exp_expand(const kva_experiment *e, const kva_exp_settings *o, kv
                           kva_exp_job **out_jobs, uint32_t *out_n) {
   expander x = {.e = e, .o = o, .arena = arena, .diag = diag};
   int64_t seeds = kva_exp_seeds(e, o);
-  KVA_TRY(hash_file("/proc/self/exe", diag, &x.tool));
+  KVA_TRY(kva_exp_hash("/proc/self/exe", arena, diag, &x.tool));
   *out_n = 0;
   *out_jobs = KVA_NEW_ARRAY(arena, kva_exp_job, (int64_t)e->runs.len * seeds);
   for (uint32_t run = 0; run < e->runs.len; run++)

@@ -120,6 +120,9 @@ KVA_MUST_USE kva_status kva_exp_expand(const kva_experiment *e, const kva_exp_se
 KVA_MUST_USE kva_status kva_exp_run_jobs(kva_exp_job **jobs, uint32_t n, const kva_exp_settings *o, kva_arena *arena,
                                          kva_diag *diag);
 void kva_exp_job_free(kva_exp_job *job);
+/* Continues the hash with a file, or with names and bytes of all files of a folder in order of their names; names that
+ * begin with a dot are left out. */
+KVA_MUST_USE kva_status kva_exp_hash(const char *path, kva_arena *arena, kva_diag *diag, uint64_t *hash);
 /* Loads what the command of a job left in its folder. */
 KVA_MUST_USE kva_status kva_exp_load(kva_exp_job *job, kva_arena *arena, kva_diag *diag);
 

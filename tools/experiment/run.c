@@ -88,6 +88,37 @@ static bool has_diverged(const kva_exp_job *job, kva_arena *arena) {
   return found;
 }
 
+/* The hash of a folder's results, as it stands in the folder's file .sum. */
+static kva_status sum_text(const char *folder, kva_arena *arena, kva_diag *diag, const char **out) {
+  uint64_t sum = 0;
+  KVA_TRY(kva_exp_hash(folder, arena, diag, &sum));
+  *out = kva_arena_printf(arena, "%016llx\n", (unsigned long long)sum);
+  return KVA_OK;
+}
+
+/* Gives results their name, and the time that they took. */
+static kva_status complete(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
+  const char *seconds = kva_arena_printf(arena, "%.3f\n", job->seconds), *sum;
+  KVA_TRY(kva_file_write(temporary(job, arena, "/seconds"), seconds, strlen(seconds), diag));
+  KVA_TRY(sum_text(temporary(job, arena, ""), arena, diag, &sum));
+  KVA_TRY(kva_file_write(temporary(job, arena, "/.sum"), sum, strlen(sum), diag));
+  if (rename(temporary(job, arena, ""), job->folder)) return cannot(diag, job->folder, "rename the results");
+  job->done = true;
+  return KVA_OK;
+}
+
+/* Whether the results are those that a command left: a full disk, a crash of the machine or a hand may have changed
+ * them since. */
+static bool is_whole(const kva_exp_job *job, kva_arena *arena) {
+  kva_file file;
+  const char *sum;
+  if (sum_text(job->folder, arena, NULL, &sum) != KVA_OK) return false;
+  if (kva_file_map(kva_arena_printf(arena, "%s/.sum", job->folder), NULL, &file) != KVA_OK) return false;
+  bool same = file.size == strlen(sum) && !memcmp(file.data, sum, file.size);
+  kva_file_unmap(&file);
+  return same;
+}
+
 /* A command of the job has ended: starts the next one, or completes the job. */
 static kva_status finish(kva_exp_job *job, int wait_status, kva_arena *arena, kva_diag *diag) {
   int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128;
@@ -100,11 +131,7 @@ static kva_status finish(kva_exp_job *job, int wait_status, kva_arena *arena, kv
     return KVA_OK;
   }
   if (++job->at < job->commands.len && !diverged) return start_command(job, arena, diag);
-  const char *seconds = kva_arena_printf(arena, "%.3f\n", job->seconds);
-  KVA_TRY(kva_file_write(temporary(job, arena, "/seconds"), seconds, strlen(seconds), diag));
-  if (rename(temporary(job, arena, ""), job->folder)) return cannot(diag, job->folder, "rename the results");
-  job->done = true;
-  return KVA_OK;
+  return complete(job, arena, diag);
 }
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
@@ -166,10 +193,15 @@ static kva_status start_next(queue *q, kva_arena *arena, kva_diag *diag) {
   if (runs_elsewhere(q, job)) return KVA_OK;
   q->next++;
   if (!access(job->folder, F_OK)) {
-    job->done = job->cached = true;
-    q->cached++;
-    q->finished++;
-    return KVA_OK;
+    if (is_whole(job, arena)) {
+      job->done = job->cached = true;
+      q->cached++;
+      q->finished++;
+      return KVA_OK;
+    }
+    kva_warn(diag, &(kva_loc){.file = job->folder},
+             "the results of a run have changed since they were made; it is run again");
+    remove_folder(job->folder);
   }
   KVA_TRY(start(job, arena, diag));
   q->running++;

@@ -1,12 +1,12 @@
 /* Model loading and device selection, shared by the verbs. */
 #include "tools/cli.h"
 #include "passes/tune.h"
+#include "runtime/exe/exe.h"
 #include "runtime/shards.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/driver/opt.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional) {
@@ -85,16 +85,10 @@ int kva_cli_fail(kva_status status, const kva_diag *diag) {
   return kva_exit_code("kvasir", status, diag);
 }
 
-bool kva_cli_same_file(const char *a, const char *b) {
-  struct stat x, y;
-  if (stat(a, &x) || stat(b, &y) || x.st_dev != y.st_dev || x.st_ino != y.st_ino) return false;
-  return S_ISREG(x.st_mode);
-}
-
 bool kva_cli_replaces_input(const char *verb, const char *option, const char *output, int n,
                             const char *const *inputs) {
   for (int i = 0; output && i < n; i++) {
-    if (!inputs[i] || !kva_cli_same_file(inputs[i], output)) continue;
+    if (!inputs[i] || !kva_exe_same_file(inputs[i], output)) continue;
     fprintf(stderr, "kvasir %s: %s %s would replace %s, which is read; write elsewhere\n", verb, option, output,
             inputs[i]);
     return true;

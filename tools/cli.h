@@ -35,8 +35,6 @@ typedef struct kva_cli_source {
 #define KVA_WEIGHTS_HELP "values: a safetensors file or checkpoint, a Hugging Face folder, a GGUF file"
 /* Where path is a Hugging Face folder or a GGUF file, the model is the .kv file of the tool that is for it. */
 int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module);
-/* Whether two paths, or links to them, are one regular file. */
-bool kva_cli_same_file(const char *a, const char *b);
 /* Whether writing `output`, the value of an option or NULL, would replace one of the n inputs, of which NULLs do not
  * count; a message says so. */
 bool kva_cli_replaces_input(const char *verb, const char *option, const char *output, int n, const char *const *inputs);

@@ -1,5 +1,6 @@
 /* kvasir data: writes token files from texts, and inspects them. */
 #include "tools/cli.h"
+#include "runtime/exe/exe.h"
 #include "runtime/tokens.h"
 #include "tools/corpus.h"
 #include "tools/tokenizer/tokenizer.h"
@@ -48,7 +49,7 @@ static kva_status add_document(void *user, const char *path, const char *text, s
                                kva_diag *diag) {
   maker *m = user;
   int64_t replaced;
-  if (kva_cli_same_file(path, m->output))
+  if (kva_exe_same_file(path, m->output))
     return kva_error(diag, &(kva_loc){.file = path}, "is one of the texts, and -o would replace it; write elsewhere");
   m->ids.n = 0;
   KVA_TRY(kva_tokenizer_encode(m->tokenizer, text, size, diag, &m->ids, &replaced));

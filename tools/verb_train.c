@@ -505,29 +505,18 @@ static int check_report(const char *path) {
   return code;
 }
 
-/* What cannot be parsed is refused where it is opened. */
-static bool replaces_data(const char *option, const char *output, const train_options *o, kva_arena *arena) {
-  kva_train_settings all = o->settings;
-  kva_data_spec *specs;
-  int n;
-  kva_train_take_sources(&all, arena);
-  if (!all.data || kva_data_parse(all.data, arena, NULL, &n, &specs) != KVA_OK) return false;
-  for (int i = 0; i < n; i++)
-    for (int k = 0; kva_data_reads_files(specs[i].kind) && k < specs[i].n_items; k++)
-      if (kva_cli_replaces_input("train", option, output, 1, &specs[i].items[k].value)) return true;
-  return false;
-}
-
 static bool replaces_input(const train_options *o) {
   const struct {
     const char *option, *path;
   } outputs[] = {{"--metrics", o->settings.metrics}, {"--report", o->settings.report}, {"--samples", o->samples.file}};
-  const char *inputs[] = {o->model, o->tune.weights, o->samples.tokenizer};
+  const char *inputs[4] = {o->model, o->tune.weights, o->samples.tokenizer};
   bool replaces = false;
   kva_arena *arena = kva_arena_create();
+  kva_train_settings all = o->settings;
+  kva_train_take_sources(&all, arena);
   for (size_t i = 0; !replaces && i < sizeof outputs / sizeof *outputs; i++) {
-    replaces = kva_cli_replaces_input("train", outputs[i].option, outputs[i].path, 3, inputs) ||
-               replaces_data(outputs[i].option, outputs[i].path, o, arena);
+    inputs[3] = kva_train_reads(&all, all.data, outputs[i].path, arena);
+    replaces = kva_cli_replaces_input("train", outputs[i].option, outputs[i].path, 4, inputs);
   }
   kva_arena_destroy(arena);
   return replaces;

@@ -2,6 +2,7 @@
 #include "runtime/exe/exe.h"
 
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const char *kva_info_get(const char *const *info, const char *key) {
@@ -21,4 +22,10 @@ const char *kva_exe_beside(const char *name, kva_arena *arena) {
   self[n > 0 ? n : 0] = 0;
   char *slash = strrchr(self, '/');
   return slash ? kva_arena_printf(arena, "%.*s/%s", (int)(slash - self), self, name) : name;
+}
+
+bool kva_exe_same_file(const char *a, const char *b) {
+  struct stat x, y;
+  if (stat(a, &x) || stat(b, &y) || x.st_dev != y.st_dev || x.st_ino != y.st_ino) return false;
+  return S_ISREG(x.st_mode);
 }

@@ -26,5 +26,7 @@ const char *kva_info_get(const char *const *info, const char *key);
 const char *kva_exe_name(int argc, char **argv);
 /* The path of a file in the executable's folder, in the arena; NULL for NULL. */
 const char *kva_exe_beside(const char *name, kva_arena *arena);
+/* Whether two paths, or links to them, are one regular file. */
+bool kva_exe_same_file(const char *a, const char *b);
 
 #endif

@@ -113,6 +113,8 @@ const char *kva_train_misused(const kva_train_settings *o);
 void kva_train_take_sources(kva_train_settings *o, kva_arena *arena);
 /* The data source as text; NULL: none was given. */
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d);
+/* The file that `output` (or NULL) is and that the run reads, as data or to go on from, in the arena; NULL: none. */
+const char *kva_train_reads(const kva_train_settings *o, const char *data, const char *output, kva_arena *arena);
 /* Opens what the settings name, so that mistakes are found before a model is compiled: the data, for n inputs of these
  * names, and the checkpoint of --resume. */
 KVA_MUST_USE kva_status kva_train_check(const kva_train_settings *o, const kva_train_defaults *d, int n,

@@ -447,6 +447,21 @@ static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
+/* Metrics are cut when the run begins, and a report replaces a file when it ends. */
+static kva_status check_outputs(const kva_train_settings *o, const char *data, const char *metrics, kva_diag *diag) {
+  const struct { const char *option, *path; } outputs[] = {{"--metrics", metrics}, {"--report", o->report}};
+  kva_arena *arena = kva_arena_create();
+  kva_status status = KVA_OK;
+  for (size_t i = 0; status == KVA_OK && i < sizeof outputs / sizeof *outputs; i++) {
+    const char *path = outputs[i].path, *file = kva_train_reads(o, data, path, arena);
+    if (file)
+      status = kva_error(diag, NULL, "%s %s would replace %s, which is read; write elsewhere", outputs[i].option, path,
+                         file);
+  }
+  kva_arena_destroy(arena);
+  return status;
+}
+
 static kva_status open_data(const kva_train_settings *o, const kva_train_defaults *d, int n, const char *const *inputs,
                             kva_diag *diag, kva_data_source *out) {
   const char *text = kva_train_data(o, d);
@@ -466,6 +481,7 @@ kva_status kva_train_check(const kva_train_settings *o, const kva_train_defaults
   kva_data_source data;
   KVA_TRY(open_data(o, d, n, inputs, diag, &data));
   data.destroy(data.self);
+  KVA_TRY(check_outputs(o, kva_train_data(o, d), o->metrics, diag));
   return o->resume ? note_resume(check_resumed(o, diag), diag) : KVA_OK;
 }
 
@@ -582,9 +598,11 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
            .writes = !kva_comm_rank(o->comm),
            .terminal = isatty(STDOUT_FILENO)};
   kva_data_source data = {0};
-  result->history = kva_history_create();
-  kva_status status = result->history ? open_data_of(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
+  kva_status status = open_data_of(s, o, d, arena, diag, &data);
+  if (status == KVA_OK) status = check_outputs(o, kva_train_data(o, d), metrics, diag);
   status = kva_comm_agree(o->comm, status, diag);
+  if (status == KVA_OK) result->history = kva_history_create(); /* what is refused has none, and no report */
+  if (status == KVA_OK && !result->history) status = KVA_NO_MEMORY;
   if (status == KVA_OK) status = train(&r, s, d, &data, metrics, diag);
   if (r.terminal && !o->json) printf("\n");
   kva_status collected = kva_train_collect(s, o, d, status == KVA_OK, arena, result);

@@ -2,6 +2,8 @@
 #include "runtime/exe/train.h"
 
 #include "runtime/comm.h"
+#include "runtime/data.h"
+#include "runtime/exe/exe.h"
 #include "runtime/train.h"
 
 enum { DEFAULT_BATCH = 32 };
@@ -42,6 +44,19 @@ void kva_train_take_sources(kva_train_settings *o, kva_arena *arena) {
 
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d) {
   return o->data ? o->data : d->data;
+}
+
+const char *kva_train_reads(const kva_train_settings *o, const char *data, const char *output, kva_arena *arena) {
+  kva_data_spec *specs;
+  int n = 0;
+  if (!output) return NULL;
+  if (o->resume && kva_exe_same_file(o->resume, output)) return o->resume;
+  /* what cannot be parsed is refused where it is opened */
+  if (!data || kva_data_parse(data, arena, NULL, &n, &specs) != KVA_OK) return NULL;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; kva_data_reads_files(specs[i].kind) && k < specs[i].n_items; k++)
+      if (kva_exe_same_file(specs[i].items[k].value, output)) return specs[i].items[k].value;
+  return NULL;
 }
 
 static kva_status make_schedule(const kva_train_settings *o, const kva_train_defaults *d, int64_t steps, kva_diag *diag,

@@ -83,6 +83,25 @@ assert zero[1]["loss"] == [e for e in run if e["step"] == 40][-1]["loss"], (zero
 PY
 done
 
+# What a run reads it does not replace: data of the command line and of the train block, and what it goes on from.
+expect 0 data README.md -o "$work/own.tok"
+sed 's#data = ngram.*#data = "tokens:own.tok,length=8"#' models/mlp.kv >"$work/own.kv"
+expect 0 build "$work/own.kv" -D vocab=257 --train --exe -o "$work/own"
+keeps() { # keeps FILE OPTION COMMAND...
+  local code=0
+  cp "$work/$1" "$work/before"
+  (cd "$work" && "${@:3}" "$2" "$1") >"$work/out" 2>&1 || code=$?
+  [ "$code" -ne 0 ] || fail "${*:3} $2 $1: exit code 0"
+  says "$2 $1 would replace"
+  cmp -s "$work/before" "$work/$1" || fail "${*:3} $2 $1 changes the file"
+}
+for option in --metrics --report; do
+  keeps own.tok $option "$work/own" --steps 1
+  keeps own.tok $option "$work/own" --data tokens:own.tok,length=8 --steps 1
+  keeps own.tok $option "$(realpath "$KVASIR")" train own.kv -D vocab=257 --steps 1
+  keeps b/$last $option "$work/trainer" "${run[@]}" --resume="b/$last"
+done
+
 # The seed of a resumed run is the checkpoint's.
 cp "$work/b/step-0000000030.safetensors" "$work/seed.safetensors"
 "$work/trainer" "${run[@]}" --checkpoint "$work/s" --resume="$work/seed.safetensors" --seed 5 >"$work/out" 2>&1 || fail "--seed"

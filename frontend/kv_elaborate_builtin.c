@@ -156,6 +156,26 @@ static kva_el_value do_contains(kva_elab *e, const kva_ast_expr *x, const kva_el
   return kva_el_bool(false);
 }
 
+/* "a", "b" or "c": what one_of allows. NULL: some argument is no string. */
+static const char *words_text(kva_elab *e, const kva_el_value *v, uint32_t n) {
+  const char *text = "";
+  for (uint32_t i = 0; i < n; i++) {
+    if (v[i].kind != KVA_EL_STRING) return NULL;
+    const char *between = !i ? "" : i + 1 < n ? ", " : " or ";
+    text = kva_arena_printf(e->m->arena, "%s%s\"%s\"", text, between, v[i].s);
+  }
+  return text;
+}
+
+/* Without it a word that nothing is compared with means what is in the last `else`. */
+static kva_el_value do_one_of(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, uint32_t n) {
+  const char *allowed = words_text(e, v + 1, n - 1);
+  if (v[0].kind != KVA_EL_STRING || !allowed) return kva_el_error(e, x->first, "one_of expects strings");
+  for (uint32_t i = 1; i < n; i++)
+    if (!strcmp(v[0].s, v[i].s)) return v[0];
+  return kva_el_error(e, x->items.data[0]->first, "expected %s, found \"%s\"", allowed, v[0].s);
+}
+
 static const struct {
   const char *name;
   uint32_t min_args, max_args;
@@ -165,7 +185,7 @@ static const struct {
     {"floor", 1, 1, do_floor},     {"ceil", 1, 1, do_ceil},         {"log", 1, 1, do_log},
     {"log2", 1, 1, do_log2},       {"int", 1, 1, do_int},           {"float", 1, 1, do_float},
     {"dim", 2, 2, do_dim},         {"mod", 2, 2, do_mod},           {"floordiv", 2, 2, do_floordiv},
-    {"ceildiv", 2, 2, do_ceildiv}, {"contains", 2, 2, do_contains},
+    {"ceildiv", 2, 2, do_ceildiv}, {"contains", 2, 2, do_contains}, {"one_of", 2, 64, do_one_of},
 };
 
 static kva_el_value call_builtin(kva_elab *e, const kva_ast_expr *x, size_t which) {

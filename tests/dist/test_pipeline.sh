@@ -23,7 +23,7 @@ one grouped "${grouped[@]}"
 mesh grouped-4 4 pipeline=4 "${grouped[@]}"
 same grouped grouped-4
 if [ -z "$sanitized" ]; then
-  wide=("${lm[@]}" -D kv_heads=2 -D separator=3 -D window=3 -D shift_q=true -D gate='"gate"' --steps 10 --micro-batch 4)
+  wide=("${lm[@]}" -D kv_heads=2 -D separator=3 -D window=3 -D shift_q=true -D gate=gate --steps 10 --micro-batch 4)
   one wide "${wide[@]}"
   mesh wide-4 4 data=2,pipeline=2 "${wide[@]}"
   same wide wide-4

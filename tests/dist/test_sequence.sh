@@ -43,7 +43,7 @@ if [ -z "$sanitized" ]; then
   cuts 4 2 3
   cuts 5 5 1
   # One sequence is one document; sigmoid gates, a shift over four rows, shifted queries, one matrix for the vocabulary.
-  other=("${lm[@]}" -D gate='"gate"' -D window=3 -D shift_q=true -D qk_norm=true -D tied=true --steps 5)
+  other=("${lm[@]}" -D gate=gate -D window=3 -D shift_q=true -D qk_norm=true -D tied=true --steps 5)
   one other "${other[@]}"
   mesh other-3 3 sequence=3 "${other[@]}"
   near other other-3 5

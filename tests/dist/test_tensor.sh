@@ -19,7 +19,7 @@ one parts "${grouped[@]}" --micro-batch 2
 mesh parts-4 4 data=2,tensor=2,zero=3 "${grouped[@]}"
 near parts parts-4 50
 # Each process has one head; sigmoid gates, a window of 3, shifted queries, one matrix for the vocabulary.
-other=("${lm[@]}" -D gate='"gate"' -D window=3 -D shift_q=true -D qk_norm=true -D tied=true --steps 10)
+other=("${lm[@]}" -D gate=gate -D window=3 -D shift_q=true -D qk_norm=true -D tied=true --steps 10)
 one other "${other[@]}"
 mesh other-4 4 tensor=4 "${other[@]}"
 near other other-4 10

@@ -4,7 +4,7 @@
  * that the runtime asks for, and "train_step" with one more input, the scalar learning rate `lr`: forward, gradients,
  * global-norm clipping, optimiser updates of every trained parameter, step counter. Outputs of train_step: those of
  * "loss", then grad_norm when clipping is on. Optimiser moments are states "<parameter>.m" and so on; the counter is
- * state "train.step".
+ * state "train.step". Where dropout draws, "train.pass" counts micro-batches.
  * Where options->adjustable, weight decay and clipping are read from states, so that one compiled trainer serves all
  * values: AdamW's parameter is multiplied by 1 - lr * decay before its update (the same product that the operator
  * makes), the others get gradient + decay * parameter.
@@ -190,12 +190,12 @@ static void append_output(kva_module *m, kva_function *f, kva_value *v, const ch
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 /* x / (1 - ratio) where a uniform number of this dropout's stream is at least ratio, else 0. */
-static kva_value *random_dropout(kva_builder *b, const kva_node *n, kva_value *seed, kva_value *step, int64_t stream) {
+static kva_value *random_dropout(kva_builder *b, const kva_node *n, kva_value *seed, kva_value *pass, int64_t stream) {
   KVA_ASSERT(kva_is(n, KVA_OP_dropout) && stream > 0);
   kva_value *x = kva_operand(n, 0);
   double ratio = ((const kva_dropout_attrs *)n->attrs)->ratio;
   kva_random_uniform_attrs attrs = {.shape = {x->type->rank, x->type->dims}, .dtype = KVA_F32, .stream = stream};
-  kva_value *u = kva_build(b, KVA_OP_random_uniform, 2, (kva_value *[]){seed, step}, &attrs);
+  kva_value *u = kva_build(b, KVA_OP_random_uniform, 2, (kva_value *[]){seed, pass}, &attrs);
   kva_value *kept = kva_build2(b, KVA_OP_less_equal, kva_const_scalar(b, KVA_F32, ratio), u);
   kva_value *scaled = kva_mul(b, x, kva_scalar_like(b, x, 1 / (1 - ratio)));
   return kva_build3(b, KVA_OP_where, kept, scaled, kva_scalar_like(b, x, 0));
@@ -207,12 +207,13 @@ static bool has_dropout(const kva_graph *g) {
   return n != NULL;
 }
 
-/* Every dropout of a training program draws from (state "train.seed", value of the counter, its own stream). */
-static kva_status expand_dropout(kva_module *m, kva_graph *g, const char *counter) {
+/* Every dropout of a training program draws from (state "train.seed", number of the micro-batch, its own stream). All
+ * programs that train count "train.pass": a run goes on with other micro-batches, and on another mesh. */
+static kva_status expand_dropout(kva_module *m, kva_graph *g) {
   if (!has_dropout(g)) return KVA_OK;
   kva_builder b = kva_builder_before(m, g->first);
-  kva_value *seed = kva_read_state(&b, counter_state(&b, "train.seed")),
-            *step = kva_read_state(&b, counter_state(&b, counter));
+  kva_value *seed = kva_read_state(&b, counter_state(&b, "train.seed"));
+  kva_value *pass = kva_read_state(&b, counter_state(&b, "train.pass"));
   if (b.failed) return KVA_INVALID;
   int64_t stream = 1;
   for (kva_node *n = g->first, *next; n; n = next) {
@@ -220,7 +221,7 @@ static kva_status expand_dropout(kva_module *m, kva_graph *g, const char *counte
     if (!kva_is(n, KVA_OP_dropout)) continue;
     b.before = n;
     b.loc = n->loc;
-    kva_value_replace_all_uses(&n->results[0], random_dropout(&b, n, seed, step, stream++));
+    kva_value_replace_all_uses(&n->results[0], random_dropout(&b, n, seed, pass, stream++));
     kva_node_remove(n);
   }
   return b.failed ? KVA_INVALID : KVA_OK;
@@ -298,35 +299,40 @@ static kva_status differentiate(kva_module *m, kva_function *f, const kva_pass_o
 
 /* Forward and gradients in a copy of "loss" with one more scalar input. */
 static kva_status make_gradients(kva_module *m, const kva_function *loss, const char *name, const char *input,
-                                 const char *counter, const kva_pass_options *options, kva_function **out_function,
-                                 kva_value **out_input, kva_value **grads) {
+                                 const kva_pass_options *options, kva_function **out_function, kva_value **out_input,
+                                 kva_value **grads) {
   kva_function *f = *out_function = kva_function_clone(m, loss, name);
   *out_input = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), input);
-  KVA_TRY(expand_dropout(m, f->graph, counter));
+  KVA_TRY(expand_dropout(m, f->graph));
   return differentiate(m, f, options, grads);
+}
+
+static kva_status count_pass(kva_module *m, const kva_function *loss, kva_function *f) {
+  if (!has_dropout(loss->graph)) return KVA_OK;
+  kva_builder b = kva_builder_before(m, f->graph->last);
+  (void)count(&b, counter_state(&b, "train.pass"));
+  return b.failed ? KVA_INVALID : KVA_OK;
 }
 
 static kva_status make_whole_step(kva_module *m, const kva_function *loss, const kva_pass_options *options) {
   uint32_t n = m->states.len;
   kva_function *f;
   kva_value *lr, **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 3); /* and counters */
-  kva_builder b = {.m = m};
-  (void)counter_state(&b, "train.step");
-  if (b.failed) return KVA_INVALID;
-  KVA_TRY(make_gradients(m, loss, "train_step", "lr", "train.step", options, &f, &lr, grads));
+  KVA_TRY(make_gradients(m, loss, "train_step", "lr", options, &f, &lr, grads));
   KVA_TRY(run_shard(m, f, options, grads, false));
-  b = kva_builder_before(m, f->graph->last);
+  kva_builder b = kva_builder_before(m, f->graph->last);
   for (uint32_t i = 0; i < n && options->mesh.data > 1; i++)
     if (grads[i]) grads[i] = kva_mul(&b, grads[i], kva_scalar_like(&b, grads[i], 1 / (double)options->mesh.data));
   if (b.failed) return KVA_INVALID;
-  return add_updates(m, f, n, grads, lr, options);
+  KVA_TRY(add_updates(m, f, n, grads, lr, options));
+  return count_pass(m, loss, f);
 }
 
 static kva_status make_gradient_step(kva_module *m, const kva_function *loss, const kva_pass_options *options) {
   uint32_t n = m->states.len;
   kva_function *f;
   kva_value *first, **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 3);
-  KVA_TRY(make_gradients(m, loss, "grad_step", "first", "train.pass", options, &f, &first, grads));
+  KVA_TRY(make_gradients(m, loss, "grad_step", "first", options, &f, &first, grads));
   KVA_TRY(run_shard(m, f, options, options->mesh.zero > 1 ? grads : NULL, true));
   kva_builder b = kva_builder_before(m, f->graph->last);
   kva_value *is_first = kva_build2(&b, KVA_OP_less_equal, kva_const_scalar(&b, KVA_F32, 0.5), first);
@@ -336,8 +342,8 @@ static kva_status make_gradient_step(kva_module *m, const kva_function *loss, co
     write_state(&b, sum,
                 kva_build3(&b, KVA_OP_where, is_first, grads[i], kva_add(&b, kva_read_state(&b, sum), grads[i])));
   }
-  if (has_dropout(loss->graph)) (void)count(&b, counter_state(&b, "train.pass"));
-  return b.failed ? KVA_INVALID : KVA_OK;
+  if (b.failed) return KVA_INVALID;
+  return count_pass(m, loss, f);
 }
 
 static kva_status make_apply_step(kva_module *m, uint32_t n, const kva_pass_options *options) {
@@ -382,6 +388,9 @@ kva_status kva_add_training(kva_module *m, const kva_pass_options *options, bool
   if (kva_mesh_stage(&m->mesh) > 1) KVA_TRY(kva_run_pass(m, KVA_PASS_partition, options, changed));
   KVA_TRY(kva_shard_parameters(m, options));
   bool stages = options->mesh.pipeline > 1; /* which take one micro-batch after the other */
+  kva_builder b = {.m = m};
+  (void)counter_state(&b, "train.step"); /* before other counters: all forms of a step have one order of states */
+  if (b.failed) return KVA_INVALID;
   bool whole = options->train != KVA_TRAIN_MICRO_BATCHES && !stages && !draws_per_process(loss, options);
   if (whole) KVA_TRY(make_whole_step(m, loss, options));
   if (!whole || options->train != KVA_TRAIN_WHOLE) {

@@ -30,6 +30,16 @@ passes whole --batch 32 --micro-batch 8 --resume
 says "resumed at step 10"
 cmp "$work"/four/*12.safetensors "$work"/whole/*12.safetensors || fail "a resumed run differs"
 
+# A run whose steps were one micro-batch goes on with several, and back: all count what has drawn.
+passes once --batch 8
+rm "$work"/once/*12.safetensors
+passes once --batch 8 --accumulate 2 --resume
+says "resumed at step 10"
+rm "$work"/once/*12.safetensors
+passes once --batch 8 --resume
+passes straight --batch 8
+cmp "$work"/once/*12.safetensors "$work"/straight/*12.safetensors || fail "a run that went on otherwise from its step differs"
+
 # Decoding has none.
 size=(-D vocab=257 -D d=16 -D heads=1 -D ffn=16 -D layers=1 -D ctx=32)
 for dropout in 0 0.1; do

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import pickle
 import sys
 import threading
 import warnings
@@ -168,6 +169,8 @@ def test_errors():
         kvasir.load(line)(np.zeros((2, 9), np.float32))
     except kvasir.Error as error:
         assert error.status == "invalid"
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kvasir.Error and again.status == "invalid" and str(again) == str(error)
     with fails(kvasir.Error, "index"):
         kvasir.load(kv("float[3] x, int64[1] i", "float[1] y", "y = kv.gather(x, i)"), check_indices=True)([1, 2, 3], [7])
 

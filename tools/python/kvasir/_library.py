@@ -19,6 +19,9 @@ class Error(RuntimeError):
         super().__init__(text or status)
         self.status = status
 
+    def __reduce__(self):
+        return type(self), (self.status, str(self))
+
 
 class KvasirWarning(UserWarning):
     """What libkvasir says about a model that it takes."""

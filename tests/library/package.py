@@ -127,6 +127,23 @@ def test_several():
         model([1.0], np.array([1]))
 
 
+def test_numbers():
+    """Lists become the input's type if it has their kind and values."""
+    for name, low, high in (("int8", -2**7, 2**7 - 1), ("uint8", 0, 2**8 - 1), ("int32", -2**31, 2**31 - 1),
+                            ("uint32", 0, 2**32 - 1), ("int64", -2**63, 2**63 - 1), ("uint64", 0, 2**64 - 1)):
+        model = kvasir.load(kv(f"{name}[N] a", f"{name}[N] y", "y = ai.onnx.Identity(a)"))
+        for value in low, high:
+            y = model([value])
+            assert y.dtype == name and y.tolist() == [value]
+        assert model([]).shape == (0,) and model(range(3)).tolist() == [0, 1, 2]
+        for value in low - 1, high + 1:
+            if -2**63 <= value < 2**64:
+                with fails(TypeError, "'a'", "beyond", name):
+                    model([value])
+        with fails(TypeError, "'a'", "float64", name):
+            model([1.5])
+
+
 def test_types():
     names = {"bool": "bool", "uint8": "uint8", "int16": "int16", "uint64": "uint64", "float16": "float16", "double": "float64"}
     for onnx, numpy in names.items():
@@ -142,7 +159,7 @@ def test_types():
     except ImportError:
         with fails(TypeError, "bfloat16", "ml_dtypes"):
             model([1.0])
-    with fails(TypeError, "no type <U1"):
+    with fails(TypeError, "'x'", "no type <U1"):
         kvasir.load(line)(np.array([["a"]]))
 
 

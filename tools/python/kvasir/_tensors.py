@@ -70,6 +70,17 @@ def _from_dlpack(value):
     return t, (capsule, value)
 
 
+def _converted(value, port):
+    """Numbers, nested lists of them and buffers as an array of the input's type."""
+    array, dtype = numpy.asarray(value), dtype_of(port.number)
+    integers = array.dtype.kind in "iu" and dtype.kind in "iu"
+    # Whether an integer fits is a matter of its value; an empty list has no kind.
+    result = array.astype(dtype, casting="unsafe" if integers or not array.size else "same_kind")
+    if integers and not numpy.array_equal(result, array):
+        raise TypeError(f"a number is beyond {dtype}")
+    return result
+
+
 def to_tensor(value, port):
     """A tensor for an input, and what keeps its memory alive. Arrays must have the input's type; lists and numbers are
     converted to it as far as that keeps their kind."""
@@ -80,7 +91,7 @@ def to_tensor(value, port):
     elif hasattr(value, "__dlpack__"):
         return _from_dlpack(value)
     else:
-        array = numpy.asarray(value).astype(dtype_of(port.number), casting="same_kind")
+        array = _converted(value, port)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     flags = array.flags
@@ -89,11 +100,18 @@ def to_tensor(value, port):
     return _tensor(array), array
 
 
+def _to_named_tensor(value, port):
+    try:
+        return to_tensor(value, port)
+    except TypeError as error:
+        raise TypeError(f"input {port.name!r}: {error}") from None
+
+
 def to_tensors(values, ports):
     """An array of tensors, and what keeps their memory alive."""
     if len(values) != len(ports):
         raise TypeError(f"{len(values)} inputs are given, and there are {len(ports)}")
-    pairs = [to_tensor(value, port) for value, port in zip(values, ports)]
+    pairs = [_to_named_tensor(value, port) for value, port in zip(values, ports)]
     return (Tensor * len(pairs))(*[t for t, _ in pairs]), [owner for _, owner in pairs]
 
 

@@ -14,6 +14,7 @@ _ml_names = {16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "fl
 _dtypes = {number: numpy.dtype(name) for number, name in _names.items()}
 _types = {dtype: number for number, dtype in _dtypes.items()}
 _byte = ctypes.c_char
+_HOST = 1  # DLPack's kDLCPU
 _run = library.kvasir_session_run
 
 
@@ -60,14 +61,28 @@ def _tensor(array):
     return t
 
 
+def _make_dense(dl):
+    """Lets a tensor of the host with strides have dense memory, which is returned: its own, or else a copy."""
+    dims, size = tuple(dl.dims[:dl.rank]), dl.type_bits // 8
+    if dl.device_type != _HOST or not dl.strides or 0 in dims or dl.type_bits % 8:
+        return None
+    first = (_byte * size).from_address(dl.data + dl.byte_offset)
+    strided = numpy.lib.stride_tricks.as_strided(numpy.frombuffer(first, f"V{size}"), dims,
+                                                 [size * stride for stride in dl.strides[:dl.rank]])
+    dense = numpy.ascontiguousarray(strided)
+    dl.data, dl.byte_offset, dl.strides = dense.ctypes.data, 0, None
+    return dense
+
+
 def _from_dlpack(value):
-    """Borrows the memory of any tensor of the host; what is returned second keeps it alive."""
+    """Borrows the memory of any tensor of the host that is dense; what is returned second keeps it alive."""
     capsule = value.__dlpack__()
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    t = Tensor()
-    call("tensor_from_dlpack", ctypes.cast(get(capsule, b"dltensor"), ctypes.POINTER(DlTensor)), byref(t))
-    return t, (capsule, value)
+    dl, t = DlTensor.from_buffer_copy(DlTensor.from_address(get(capsule, b"dltensor"))), Tensor()
+    owners = capsule, value, _make_dense(dl)
+    call("tensor_from_dlpack", byref(dl), byref(t))
+    return t, owners
 
 
 def _converted(value, port):

@@ -1,6 +1,7 @@
 """The Python package: package.py LINE.onnx BATCHED.onnx FOLDER. Models: y = x @ w + b, of one row, of any number."""
 
 import contextlib
+import copy
 import os
 import pathlib
 import pickle
@@ -50,6 +51,9 @@ def test_load():
     kept = model(x)
     model(x + 1)
     assert np.array_equal(kept, y), "results belong to the caller"
+    twin = copy.copy(model)
+    del model
+    assert np.array_equal(twin(x[:2]), y[:2]), "a copy shares the session"
 
 
 def test_memory():

@@ -30,6 +30,13 @@ def _ports(handle, count, get):
     return [Port(get(handle, i).contents) for i in range(count(handle))]
 
 
+class _Handle(c_void_p):
+    """An object of libkvasir, which lives as long as whatever refers to it: a copied Model does, too."""
+
+    def destroy_with(self, destroy):
+        weakref.finalize(self, destroy, self.value)
+
+
 class _Session:
     """A model, compiled, with a session. Several threads may call it; they wait for each other."""
 
@@ -47,9 +54,9 @@ class _Session:
             self._program = self._compile(opened, options, training)
         finally:
             library.kvasir_model_destroy(opened)
-        self._handle = c_void_p()
+        self._handle = _Handle()
         call("session_create", self._program, byref(SessionOptionsStruct(threads, spin, seed)), byref(self._handle))
-        weakref.finalize(self, library.kvasir_session_destroy, self._handle)
+        self._handle.destroy_with(library.kvasir_session_destroy)
 
     @staticmethod
     def _open(model, defines, pins, weights, free_batch):
@@ -65,12 +72,12 @@ class _Session:
         return handle
 
     def _compile(self, model, options, training):
-        program = c_void_p()
+        program = _Handle()
         if training is None:
             call("compile", model, byref(options), byref(program))
         else:
             call("compile_training", model, byref(options), byref(training), byref(program))
-        weakref.finalize(self, library.kvasir_program_destroy, program)
+        program.destroy_with(library.kvasir_program_destroy)
         return program
 
     def run(self, values):

@@ -243,9 +243,14 @@ def test_parameters():
     assert base.tolist() == [[7, 8]]
     with fails(KeyError, "'c'"):
         t.set_parameters({"b": np.zeros(2, np.float32), "c": np.zeros(2, np.float32)})
-    with fails(ValueError, "'b' is float32[2]"):
-        t.set_parameters({"b": np.zeros(3, np.float32)})
-    assert t.parameters()["b"].tolist() == [7, 8]
+    for wrong, found in (np.zeros(3, np.float32), "float[3]"), (np.zeros(2), "double[2]"), ([[1, 2]], "float[1, 2]"):
+        with fails(ValueError, "'b' is float[2], found " + found):
+            t.set_parameters({"b": wrong})
+    with fails(TypeError, "parameter 'b'", "<U1"):
+        t.set_parameters({"b": ["7", "8"]})
+    for value in [5, 6], np.array([5, 6], ">f4"), Capsule(np.array([5, 6, 7, 8], np.float32)[:2]), np.array([7, 8], np.float32):
+        t.set_parameters({"b": value})
+        assert t.parameters()["b"].tolist() == list(getattr(value, "array", value))
     with fails(kvasir.Error, "learning rate"):
         t.step(batch(), -1.0)
     a, b = batch()

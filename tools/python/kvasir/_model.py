@@ -7,7 +7,7 @@ import weakref
 
 from ._library import CompileOptions, ModelOptions, SessionOptionsStruct, Tensor, Training, byref, c_void_p, call
 from ._library import encode, library, settings, strings
-from ._tensors import Call, to_tensors, type_name, view
+from ._tensors import Call, to_tensor, to_tensors, type_name, view
 
 
 class Port:
@@ -24,6 +24,10 @@ class Port:
 
     def __repr__(self):
         return f"{self.name}: {self.type}{self.shape}"
+
+
+def _shape(t):
+    return f"{type_name(t.type)}{list(t.dims[:t.rank])}"
 
 
 def _ports(handle, count, get):
@@ -166,24 +170,29 @@ class Trainer(_Session):
             name = library.kvasir_session_state(self._handle, i, byref(kind), byref(t))
             if name is None:
                 raise RuntimeError("the device did not give its states")
-            yield name.decode(), kind.value, view(t)
+            yield name.decode(), kind.value, t
+
+    def _parameters(self):
+        return {name: Tensor.from_buffer_copy(t) for name, kind, t in self._states() if kind == 0}
 
     def parameters(self):
         """Copies of all parameters by name."""
         with self._lock:
-            return {name: array.copy() for name, kind, array in self._states() if kind == 0}
+            return {name: view(t).copy() for name, t in self._parameters().items()}
 
     def set_parameters(self, values):
-        """Sets parameters by name; the others stay."""
+        """Sets parameters by name, to what inputs may be, too; the others stay."""
         with self._lock:
-            own = {name: array for name, kind, array in self._states() if kind == 0}
+            own, new = self._parameters(), {}
             for name, value in values.items():
                 if name not in own:
                     raise KeyError(f"there is no parameter {name!r}")
-                if getattr(value, "dtype", None) != own[name].dtype or value.shape != own[name].shape:
-                    raise ValueError(f"parameter {name!r} is {own[name].dtype}{list(own[name].shape)}")
-            for name, value in values.items():
-                own[name][...] = value
+                t, owner = to_tensor(value, own[name].type, f"parameter {name!r}")
+                if (t.type, list(t.dims[:t.rank])) != (own[name].type, list(own[name].dims[:own[name].rank])):
+                    raise ValueError(f"parameter {name!r} is {_shape(own[name])}, found {_shape(t)}")
+                new[name] = view(t), owner
+            for name, (array, _) in new.items():
+                view(own[name])[...] = array
 
     def save(self, path):
         """Writes parameters, moments and counters to a safetensors file, which `weights` of kvasir.load takes, too."""

@@ -85,9 +85,9 @@ def _from_dlpack(value):
     return t, owners
 
 
-def _converted(value, port):
-    """Numbers, nested lists of them and buffers as an array of the input's type."""
-    array, dtype = numpy.asarray(value), dtype_of(port.number)
+def _converted(value, number):
+    """Numbers, nested lists of them and buffers as an array of a type."""
+    array, dtype = numpy.asarray(value), dtype_of(number)
     integers = array.dtype.kind in "iu" and dtype.kind in "iu"
     # Whether an integer fits is a matter of its value; an empty list has no kind.
     result = array.astype(dtype, casting="unsafe" if integers or not array.size else "same_kind")
@@ -96,9 +96,7 @@ def _converted(value, port):
     return result
 
 
-def to_tensor(value, port):
-    """A tensor for an input, and what keeps its memory alive. Arrays must have the input's type; lists and numbers are
-    converted to it as far as that keeps their kind."""
+def _to_tensor(value, number):
     if isinstance(value, numpy.ndarray):
         array = value
     elif isinstance(value, numpy.generic):
@@ -106,7 +104,7 @@ def to_tensor(value, port):
     elif hasattr(value, "__dlpack__"):
         return _from_dlpack(value)
     else:
-        array = _converted(value, port)
+        array = _converted(value, number)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     flags = array.flags
@@ -115,18 +113,20 @@ def to_tensor(value, port):
     return _tensor(array), array
 
 
-def _to_named_tensor(value, port):
+def to_tensor(value, number, what):
+    """A tensor for an input or parameter, and what keeps its memory alive. Arrays keep their type; lists and numbers are
+    converted to the type `number` as far as that keeps their kind."""
     try:
-        return to_tensor(value, port)
+        return _to_tensor(value, number)
     except TypeError as error:
-        raise TypeError(f"input {port.name!r}: {error}") from None
+        raise TypeError(f"{what}: {error}") from None
 
 
 def to_tensors(values, ports):
     """An array of tensors, and what keeps their memory alive."""
     if len(values) != len(ports):
         raise TypeError(f"{len(values)} inputs are given, and there are {len(ports)}")
-    pairs = [_to_named_tensor(value, port) for value, port in zip(values, ports)]
+    pairs = [to_tensor(value, port.number, f"input {port.name!r}") for value, port in zip(values, ports)]
     return (Tensor * len(pairs))(*[t for t, _ in pairs]), [owner for _, owner in pairs]
 
 

@@ -221,8 +221,25 @@ def test_train():
     other = kvasir.trainer(one_row, loss="mse")
     assert not np.allclose(other(a), t(a), atol=0.01)
     other.load(path)
-    assert np.array_equal(other(a), t(a))
+    assert np.array_equal(other(a), t(a)) and other.steps == 1000
     assert other.step((a, b), 0.01) == t.step((a, b), 0.01), "moments are saved, too"
+
+
+def test_schedule():
+    """A loaded run goes on in the model's schedule."""
+    text = kv("float[B, 3] x", "float[B, 2] y", "param float[3, 2] w ~ normal(1)  y = x @ w")
+    text += b"train m (float[B, 2] target) { error = y - target  loss = kv.reduce_mean <keepdims = false> (error * error) "
+    text += b"optimizer = SGD <lr = 0.1>  schedule = warmup(20)  steps = 20  batch = 16 }"
+    whole, path, data = kvasir.trainer(text), os.path.join(folder, "s.safetensors"), [batch() for _ in range(10)]
+    for i, rows in enumerate(data):
+        if i == 5:
+            whole.save(path)
+        whole.step(rows)
+    rest = kvasir.trainer(text, seed=1)
+    rest.load(path)
+    for rows in data[5:]:
+        rest.step(rows)
+    assert rest.steps == 10 and np.array_equal(rest.parameters()["w"], whole.parameters()["w"])
 
 
 def test_steps():

@@ -140,6 +140,9 @@ static void test_weights(void **state) {
   take_steps(a, 0, 20, values_a);
   assert_ok(kvasir_session_save(a, path, &messages));
   assert_ok(kvasir_session_load(b, path, &messages));
+  float nan[ROWS * 3] = {NAN}, target[ROWS * 2] = {0};
+  const kvasir_tensor bad[] = {floats(2, ROWS, 3, nan), floats(2, ROWS, 2, target)};
+  assert_fails(KVASIR_NOT_FINITE, "step 21", kvasir_session_train(b, bad, 2, 0.1, NULL, &messages));
   take_steps(a, 20, 20, values_a);
   take_steps(b, 20, 20, values_b);
   assert_true(values_a[0] == values_b[0]);

@@ -96,6 +96,13 @@ static kva_status check_states(const file_job *j, kva_shards *file, kva_diag *di
   return found ? KVA_OK : kva_error(diag, &loc, "none of its tensors has the name of a state of the program");
 }
 
+/* The state that counts them; a file of another program need not have it. */
+static void count_steps(kvasir_session *s) {
+  kva_tensor steps;
+  if (kva_session_state(s->s, "train.step", &steps) && steps.rank == 0 && steps.dtype == KVA_I64)
+    s->steps = *(const int64_t *)steps.data;
+}
+
 static kva_status load(void *job, kva_diag *diag) {
   const file_job *j = job;
   kva_shards *file;
@@ -110,6 +117,7 @@ static kva_status load(void *job, kva_diag *diag) {
     if (d->bytes && at >= 0) status = kva_shards_copy(file, at, 0, kva_state_elements(d), own.data, diag);
   }
   kva_shards_close(file);
+  if (!status) count_steps(j->s);
   return status;
 }
 

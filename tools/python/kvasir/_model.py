@@ -200,9 +200,10 @@ class Trainer(_Session):
             call("session_save", self._handle, encode(path))
 
     def load(self, path):
-        """Continues from such a file."""
+        """Continues from such a file, with the step that it was written after."""
         with self._lock:
             call("session_load", self._handle, encode(path))
+            self.steps = next((int(view(t)) for name, _, t in self._states() if name == "train.step"), self.steps)
 
 
 def load(model, **options):

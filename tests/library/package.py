@@ -188,6 +188,13 @@ def test_errors():
         kvasir.load(line, device="abacus")
     with fails(kvasir.Error, "f7"):
         kvasir.load(line, precision="f7")
+    for option, value in ("threads", 2**32), ("threads", np.int64(2**40)), ("seed", 2**64), ("seed", -1):
+        with fails(ValueError, option, str(value)):
+            kvasir.load(line, **{option: value})
+    assert kvasir.load(line, threads=np.int8(1), seed=2**64 - 1)
+    for options in {"model": "no\0file"}, {"model": line, "cache": "a\0b"}, {"model": line, "pins": {"B\0": 1}}:
+        with fails(ValueError, "null character"):
+            kvasir.load(**options)
     try:
         kvasir.load(line)(np.zeros((2, 9), np.float32))
     except kvasir.Error as error:
@@ -246,6 +253,8 @@ def test_steps():
     assert kvasir.train(one_row, (batch() for _ in range(7)), loss="mse").steps == 7
     assert kvasir.train(one_row, (batch() for _ in range(7)), steps=5, loss="mse").steps == 5
     assert kvasir.train(one_row, (batch() for _ in range(7)), steps=9, loss="mse").steps == 7
+    stream = iter([batch() for _ in range(7)])
+    assert kvasir.train(one_row, stream, steps=5, loss="mse").steps == 5 and len(list(stream)) == 2, "no batch is lost"
     assert kvasir.train(one_row, [batch()], steps=9, loss="mse").steps == 9
     assert kvasir.train(one_row, [], steps=9, loss="mse").steps == 0
     assert kvasir.train(one_row, [batch()], steps=9, loss="mse", progress=lambda s, v: s < 3).steps == 3

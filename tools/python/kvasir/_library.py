@@ -1,6 +1,7 @@
 """libkvasir by ctypes: the structs and functions of kvasir.h, and errors as exceptions."""
 
 import ctypes
+import numbers
 import os
 import pathlib
 import warnings
@@ -46,7 +47,17 @@ class Setting(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("value", c_char_p)]
 
 
-class ModelOptions(ctypes.Structure):
+class Options:
+    """A struct of options. ctypes would cut integers off that a field does not hold."""
+
+    def __init__(self, *values):
+        super().__init__(*values)
+        for (name, _), value in zip(self._fields_, values):
+            if isinstance(value, numbers.Integral) and getattr(self, name) != value:
+                raise ValueError(f"{name} is out of range: {value}")
+
+
+class ModelOptions(Options, ctypes.Structure):
     _fields_ = [("n_defines", c_size_t), ("defines", POINTER(Setting)), ("n_pins", c_size_t), ("pins", POINTER(Setting)),
                 ("weights", c_char_p), ("free_batch", c_int)]
 
@@ -56,19 +67,19 @@ class PortStruct(ctypes.Structure):
                 ("symbols", c_char_p * MAX_RANK)]
 
 
-class CompileOptions(ctypes.Structure):
+class CompileOptions(Options, ctypes.Structure):
     _fields_ = [("device", c_char_p), ("target", c_char_p), ("precision", c_char_p), ("gemm", c_char_p),
                 ("math", c_char_p), ("cache", c_char_p), ("check_indices", c_int)]
 
 
-class Training(ctypes.Structure):
+class Training(Options, ctypes.Structure):
     _fields_ = [("loss", c_char_p), ("labels", c_char_p), ("optimizer", c_char_p), ("weight_decay", c_double),
                 ("n_train", c_size_t), ("n_freeze", c_size_t), ("n_init", c_size_t), ("n_lora", c_size_t),
                 ("train", POINTER(c_char_p)), ("freeze", POINTER(c_char_p)), ("init", POINTER(c_char_p)),
                 ("lora", POINTER(c_char_p)), ("lora_rank", c_int64), ("lora_alpha", c_double)]
 
 
-class SessionOptionsStruct(ctypes.Structure):
+class SessionOptionsStruct(Options, ctypes.Structure):
     _fields_ = [("threads", c_int), ("spin", c_int), ("seed", c_uint64)]
 
 
@@ -168,7 +179,12 @@ def conclude(status, messages):
 
 def encode(text):
     """A string or path for C; None stays None."""
-    return None if text is None else os.fsencode(text)
+    if text is None:
+        return None
+    encoded = os.fsencode(text)
+    if b"\0" in encoded:
+        raise ValueError(f"there is a null character in {text!r}")
+    return encoded
 
 
 def _text_of_setting(value):

@@ -1,6 +1,7 @@
 """Models that run and train in this process."""
 
 import ctypes
+import itertools
 import os
 import threading
 import weakref
@@ -244,9 +245,7 @@ def train(model, data, steps=None, rate=None, progress=None, **options):
     values) is called after each step; returning False ends the training. Options: those of trainer.
     """
     t = trainer(model, **options)
-    for batch in data if steps is None else _repeat(data):
-        if steps is not None and t.steps >= steps:
-            break
+    for batch in data if steps is None else itertools.islice(_repeat(data), max(int(steps), 0)):
         values = t.step(batch, rate(t.steps + 1) if callable(rate) else rate)
         if progress and progress(t.steps, values) is False:
             break

@@ -91,6 +91,7 @@ class ModelMetadata:
         text = {n: v[-1].decode(errors="replace") for n, v in fields.items() if n in (2, 4, 6)}
         self.producer_name, self.domain, self.description = (text.get(n, "") for n in (2, 4, 6))
         self.version = fields.get(5, [2**63 - 1])[-1]
+        self.version -= self.version >> 63 << 64  # an int64
         self.graph_name = graph_name
         graph = _fields(fields[7][-1]) if 7 in fields else {}
         self.graph_description = graph[10][-1].decode(errors="replace") if 10 in graph else ""

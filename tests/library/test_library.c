@@ -68,6 +68,11 @@ static void test_wrong_models(void **state) {
   assert_fails(KVASIR_INVALID, "null pointer", kvasir_model_open(NULL, NULL, &m, &messages));
   assert_fails(KVASIR_INVALID, "", kvasir_model_open_bytes(NULL, 0, NULL, NULL, &m, &messages));
   assert_fails(KVASIR_INVALID, "", kvasir_model_open_bytes("\x08\x07\xff", 3, NULL, NULL, &m, &messages));
+  static const char strings[] = "<ir_version: 8, opset_import: [\"\" : 17]>\n"
+                                "g (string[N] x, int64[1] i) => (string[1] y) { y = Gather(x, i) }\n";
+  assert_fails(KVASIR_UNSUPPORTED, "input 'x' is of strings",
+               kvasir_model_open_bytes(strings, strlen(strings), NULL, NULL, &m, &messages));
+  assert_null(m);
   static const char external[] =
       "model m (float[2] x) => (float[2] y) { y = x + float[2] c [\"location\": \"README.md\"] }\n";
   assert_fails(KVASIR_INVALID, "memory",

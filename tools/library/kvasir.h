@@ -174,7 +174,8 @@ typedef struct kvasir_model_options {
   int free_batch; /* not 0: inputs of an ONNX model whose first dimension is 1 take any number of rows, symbol "B" */
 } kvasir_model_options;
 
-/* Reads a model by its content: ONNX, or a .kv text. On failure the messages name every problem of the file. */
+/* Reads a model by its content: ONNX, or a .kv text. On failure the messages name every problem of the file. Inputs and
+ * outputs of strings are KVASIR_UNSUPPORTED. */
 KVASIR_API kvasir_status kvasir_model_open(const char *path, const kvasir_model_options *options,
                                            kvasir_model **out_model, kvasir_messages **out_messages);
 /* The same from memory, which is borrowed until the model is destroyed. `name` is for messages (NULL: "model"). Such a

@@ -119,6 +119,28 @@ static kva_status settings(size_t n, const kvasir_setting *from, const char *wha
   return KVA_OK;
 }
 
+/* kvasir.h has no strings. */
+static kva_status refuse_strings(size_t n, const kvasir_port *ports, const char *what, const char *path,
+                                 kva_diag *diag) {
+  for (size_t i = 0; i < n; i++)
+    if (ports[i].type == KVA_STRING)
+      return kva_fail(diag, KVA_UNSUPPORTED, &(kva_loc){.file = path},
+                      "%s '%s' is of strings, which libkvasir does not take; `kvasir run` does", what, ports[i].name);
+  return KVA_OK;
+}
+
+static kva_status open_public(const kva_model_source *source, kva_diag *diag, kvasir_model **out) {
+  kvasir_model *m;
+  KVA_TRY(kva_model_open(source, diag, &m));
+  kva_status status = refuse_strings(m->n_inputs, m->inputs, "input", source->path, diag);
+  if (!status) status = refuse_strings(m->n_outputs, m->outputs, "output", source->path, diag);
+  if (status)
+    kvasir_model_destroy(m);
+  else
+    *out = m;
+  return status;
+}
+
 static kva_status open_with(open_job *j, kva_arena *arena, kva_diag *diag) {
   const kvasir_model_options *o = j->options;
   kva_load_options *load = &j->source.load;
@@ -128,7 +150,7 @@ static kva_status open_with(open_job *j, kva_arena *arena, kva_diag *diag) {
     load->free_batch = o->free_batch != 0;
     j->source.weights = o->weights;
   }
-  return kva_model_open(&j->source, diag, j->out);
+  return open_public(&j->source, diag, j->out);
 }
 
 static kva_status open_model(void *job, kva_diag *diag) {

@@ -78,6 +78,32 @@ if command -v c++ >/dev/null; then
   c++ -x c++ -Wall -Werror -I "$work/x-c/deep" -fsyntax-only "$work/use.c" || fail "the header in C++"
 fi
 
+# So it is with any names: they become distinct members, which are no words of either language, and end no comment.
+cat >"$work/names.onnx" <<'ONNX'
+<ir_version: 8, opset_import: ["" : 17]>
+"n */ int injected; /* m" (float[N] "a/b:0", float[N] "a_b_0", float["not"] "co-await", float[N] x, float[N] "NULL")
+  => (float[N] "a.b.0", float["not"] "_Bool", float[N] x, float[N] "typename") {
+  "a.b.0" = Add("a/b:0", "a_b_0")
+  "_Bool" = Neg("co-await")
+  "typename" = Neg("NULL")
+}
+ONNX
+expect 0 build "$work/names.onnx" -c -o "$work/names.o"
+cat >"$work/names.c" <<'C'
+#include "names.h"
+int injected(void) { return 0; }
+int main(void) {
+  names_dims d = {.N = 2, .not_ = 3};
+  names_forward_in in = {.a_b_0 = 0, .a_b_0_2 = 0, .co_await_ = 0, .x = 0, .NULL_ = 0};
+  names_forward_out out = {.a_b_0_3 = 0, ._Bool_ = 0, .x_2 = 0, .typename_ = 0};
+  (void)in, (void)out;
+  return names_forward_x_2_bytes(&d) + names_forward__Bool__bytes(&d) != 8 + 12;
+}
+C
+for compiler in "cc -std=c17" "cc -x c++ -std=c++20"; do
+  $compiler -Wall -Wextra -Werror -pedantic -I "$work" -fsyntax-only "$work/names.c" >"$work/out" 2>&1 || fail "names with $compiler"
+done
+
 # No instruction above the level that was asked for.
 if command -v objdump >/dev/null; then
   for level in x86-64-v2 x86-64-v3; do

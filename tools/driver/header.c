@@ -9,24 +9,29 @@
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static bool is_keyword(const char *s) {
-  static const char *const words[] = {
-      "auto",     "break",    "case",     "char",   "const",  "continue", "default", "do",     "double",  "else",
-      "enum",     "extern",   "float",    "for",    "goto",   "if",       "inline",  "int",    "long",    "register",
-      "return",   "restrict", "short",    "signed", "sizeof", "static",   "struct",  "switch", "typedef", "union",
-      "unsigned", "void",     "volatile", "while",  "class",  "delete",   "export",  "friend", "new",     "operator",
-      "private",  "public",   "template", "this",   "throw",  "try",      "using",   "virtual"};
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    if (!strcmp(words[i], s)) return true;
-  return false;
+/* Words that are not names somewhere in C up to C23 or in C++ up to C++23, and macros that a header of the standard
+ * library, or the compiler of a GNU system, defines for all. */
+static bool is_keyword(kva_arena *arena, const char *s) {
+  static const char words[] =
+      " "
+      "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t "
+      "char8_t class co_await co_return co_yield compl concept const const_cast consteval constexpr "
+      "constinit continue decltype default delete do double dynamic_cast else enum explicit export extern "
+      "false float for friend goto if inline int linux long mutable namespace new noexcept not not_eq NULL "
+      "nullptr operator or or_eq private protected public register reinterpret_cast requires restrict "
+      "return short signed sizeof static static_assert static_cast struct switch template this thread_local "
+      "throw true try typedef typeid typename typeof typeof_unqual union unix unsigned using virtual void "
+      "volatile wchar_t while xor xor_eq ";
+  if (s[0] == '_' && isupper((unsigned char)s[1])) return true; /* _Bool, _Atomic: reserved for such words */
+  return strstr(words, kva_arena_printf(arena, " %s ", s)) != NULL;
 }
 
 const char *kva_c_identifier(kva_arena *arena, const char *text) {
   bool digit = isdigit((unsigned char)text[0]) || !text[0];
-  char *s = kva_arena_printf(arena, "%s%s%s", digit ? "x" : "", text, is_keyword(text) ? "_" : "");
+  char *s = kva_arena_printf(arena, "%s%s", digit ? "x" : "", text);
   for (char *c = s; *c; c++)
     if (!isalnum((unsigned char)*c)) *c = '_';
-  return s;
+  return is_keyword(arena, s) ? kva_arena_printf(arena, "%s_", s) : s;
 }
 
 /* Distinct identifiers for a list of names. */
@@ -121,16 +126,18 @@ static void add_sizes(writer *w, const kva_program *p, const char *function, int
   }
 }
 
-static const char **buffer_names(writer *w, const kva_program *p, int32_t n, const int32_t *numbers) {
+/* Names of inputs, then outputs, all distinct: they are parts of functions' names. */
+static const char **buffer_names(writer *w, const kva_program *p) {
+  int32_t n = p->n_inputs + p->n_outputs;
   const char **names = KVA_NEW_ARRAY(w->arena, const char *, n + 1);
-  for (int32_t i = 0; i < n; i++) names[i] = p->buffers[numbers[i]].name;
+  for (int32_t i = 0; i < n; i++)
+    names[i] = p->buffers[i < p->n_inputs ? p->inputs[i] : p->outputs[i - p->n_inputs]].name;
   return identifiers(w->arena, n, names);
 }
 
 static void add_program(writer *w, const kva_program *p, const kva_object_function *f) {
   const char *function = f->name;
-  const char **inputs = buffer_names(w, p, p->n_inputs, p->inputs);
-  const char **outputs = buffer_names(w, p, p->n_outputs, p->outputs);
+  const char **inputs = buffer_names(w, p), **outputs = inputs + p->n_inputs;
   kva_text_add(w->out, "/* ---- program %s ---- */\n\ntypedef struct %s_in {\n", p->name, function);
   add_members(w, p, p->n_inputs, p->inputs, inputs, true);
   kva_text_add(w->out,
@@ -168,19 +175,29 @@ static void add_symbols(writer *w) {
   kva_text_add(w->out, "} %s_dims;\n\n", w->prefix);
 }
 
-/* The author's text must not end the comment. */
+/* The author's text must not end the comment, nor look like another one in it. */
+static void add_character(writer *w, char before, char c) {
+  bool mark = (before == '*' && c == '/') || (before == '/' && c == '*');
+  kva_text_add(w->out, mark ? " %c" : "%c", c);
+}
+
+static void add_name(writer *w, const char *name) {
+  for (const char *s = name; *s; s++) add_character(w, s > name ? s[-1] : 0, iscntrl((unsigned char)*s) ? ' ' : *s);
+}
+
 static void add_comment(writer *w, const char *text) {
   for (const char *s = text; *s; s++) {
     if (s == text || s[-1] == '\n') kva_text_add(w->out, " *%s", *s == '\n' ? "" : " ");
-    kva_text_add(w->out, *s == '/' && s > text && s[-1] == '*' ? " %c" : "%c", *s);
+    add_character(w, s > text ? s[-1] : 0, *s);
   }
   kva_text_add(w->out, "\n *\n");
 }
 
 static void add_head(writer *w, const char *description) {
   const char *p = w->prefix;
-  kva_text_add(w->out, "/* Model %s, compiled by kvasir %s for %s.\n *\n", w->a->model ? w->a->model : p, KVA_VERSION,
-               w->a->target);
+  kva_text_add(w->out, "/* Model ");
+  add_name(w, w->a->model ? w->a->model : p);
+  kva_text_add(w->out, ", compiled by kvasir %s for %s.\n *\n", KVA_VERSION, w->a->target);
   if (description) add_comment(w, description);
   kva_text_add(
       w->out,

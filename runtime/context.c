@@ -109,9 +109,9 @@ static void *member(const void *record, int32_t i) {
   return p;
 }
 
-static bool set_input(const kva_program *p, int32_t i, const void *inputs, const int64_t *symbols, kva_tensor *out) {
+static bool set_input(const kva_program *p, int32_t i, void *data, const int64_t *symbols, kva_tensor *out) {
   const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
-  *out = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank, .data = member(inputs, i)};
+  *out = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank, .data = data};
   for (int32_t d = 0; d < b->rank; d++)
     if (!kva_formula_eval(&b->dims[d], symbols, &out->dims[d]) || out->dims[d] < 0) return false;
   return true;
@@ -125,7 +125,7 @@ int kva_context_run(kva_context *c, int program, const void *inputs, void *outpu
   if ((p->n_inputs && !inputs) || (p->n_outputs && !outputs) || (p->n_symbols && !dims))
     return fail(c, KVA_INVALID, "inputs, outputs and dims must not be null");
   for (int32_t i = 0; i < p->n_inputs; i++)
-    if (!set_input(p, i, inputs, dims, &c->inputs[i]))
+    if (!set_input(p, i, member(inputs, i), dims, &c->inputs[i]))
       return fail(c, KVA_INVALID, "a dimension is negative or overflows");
   for (int32_t i = 0; i < p->n_outputs; i++) c->outputs[i] = (kva_tensor){.data = member(outputs, i)};
   kva_status status = kva_session_run(c->session, program, c->inputs, c->outputs);
@@ -156,6 +156,10 @@ int64_t kva_context_arena_bytes(const kva_artifact *artifact, int program, const
   if (!artifact || program < 0 || program >= artifact->n_programs) return -1;
   const kva_program *p = &artifact->programs[program];
   if (p->n_symbols && !dims) return -1;
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    kva_tensor t;
+    if (!set_input(p, i, NULL, dims, &t) || kva_tensor_bytes(&t) < 0) return -1;
+  }
   kva_lifetime *temps = kva_allocate(NULL, ((size_t)p->n_buffers + 1) * sizeof *temps, _Alignof(kva_lifetime));
   kva_lifetime **scratch =
       kva_allocate(NULL, (2 * (size_t)p->n_buffers + 1) * sizeof *scratch, _Alignof(kva_lifetime *));

@@ -26,7 +26,7 @@ typedef struct kva_context_options {
   const kva_parallel *parallel;   /* the caller's threads in place of own ones; same lifetime as allocator */
   void *arena;                    /* memory for temporaries, aligned to 64 bytes; NULL: allocated when shapes change */
   size_t arena_bytes;             /* see kva_context_arena_bytes */
-  const char *weights;            /* path of a file written by `kvasir build --weights FILE`; else NULL */
+  const char *weights;            /* path of the file that `kvasir build --weights FILE` wrote; else NULL */
   const char *device;             /* "cpu" (NULL), or a device of kvasir run --device that the runtime includes */
 } kva_context_options;
 

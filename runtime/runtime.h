@@ -31,7 +31,7 @@ typedef struct kva_session_options {
   bool profile;        /* collect time per step */
   const char *device;  /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
                           out of bounds, races, ...) fail the run */
-  const char *weights; /* safetensors file with constants that the artefact does not contain; else NULL */
+  const char *weights; /* safetensors file with constants that the artefact does not contain; NULL if it has all */
   bool sleep;          /* threads never spin between steps */
   bool borrow_states;  /* initial values that the artefact holds and no program writes are read where they lie, if the
                           device has no memory of its own; the caller must not write such states */

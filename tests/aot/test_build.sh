@@ -34,6 +34,10 @@ code=0
 "$work/w/other" --input "$work/tokens.npy" --weights "$work/w/lm.safetensors" >"$work/out" 2>&1 || code=$?
 [ "$code" -eq 1 ] || fail "weights of another seed: exit code $code"
 says "not the file that was written with the model"
+code=0
+"$work/lm" --input "$work/tokens.npy" --weights "$work/w/lm.safetensors" >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 1 ] || fail "weights for a model that has its own: exit code $code"
+says "has its own inside"
 mv "$work/w/lm.safetensors" "$work/w/gone"
 code=0
 "$work/w/lm" --input "$work/tokens.npy" >"$work/out" 2>&1 || code=$?

@@ -158,6 +158,8 @@ static void tells_what_is_wrong(void **unused) {
   assert_int_equal(kva_context_run(c, P_TOTAL, in, out, dims), KVA_INVALID);
   assert_true(kva_context_error(c)[0]);
   assert_int_equal(kva_context_arena_bytes(&sample_artifact, 99, dims), -1);
+  const int64_t impossible[][2] = {{-1, 4}, {4, -1}, {INT64_MAX / 2, INT64_MAX / 2}};
+  for (int i = 0; i < 3; i++) assert_int_equal(kva_context_arena_bytes(&sample_artifact, P_TOTAL, impossible[i]), -1);
   kva_context_destroy(c);
 }
 

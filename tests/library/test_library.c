@@ -207,6 +207,11 @@ static void test_wrong_tensors(void **state) {
   run_fails("must be float[2, 3], found float[3, 2]");
   out[0] = floats(2, 2, 3, y), out[0].type = KVASIR_INT32;
   run_fails("must be float[2, 3], found int32[2, 3]");
+  const int32_t types[] = {99, -1, KVASIR_FLOAT}, ranks[] = {2, 2, INT32_MAX};
+  for (int i = 0; i < 3; i++) {
+    out[0] = floats(2, 2, 3, y), out[0].type = types[i], out[0].rank = ranks[i];
+    run_fails("output 'y' has a type");
+  }
   out[0] = floats(2, 2, 3, x + 1);
   run_fails("overlaps input 'x'");
   out[0] = floats(2, 2, 3, y), out[1] = floats(1, 2, 0, y + 5);

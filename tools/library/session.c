@@ -106,17 +106,23 @@ static uintptr_t alignment(kva_dtype t) {
   return t == KVA_C128 ? 8 : t == KVA_C64 ? 4 : bits < 8 ? 1 : (uintptr_t)bits / 8;
 }
 
+/* Before anything reads its dims. */
+static kva_status check_tensor(const kva_program *p, const kvasir_tensor *t, const char *what, const char *name,
+                               kva_diag *diag) {
+  if (kvasir_tensor_bytes(t) >= 0) return KVA_OK;
+  return kva_error(diag, NULL, "%s: %s '%s' has a type (%d), rank (%d) or size that no tensor has", p->name, what, name,
+                   t->type, t->rank);
+}
+
 kva_status kva_library_inputs(kvasir_session *s, const kva_program *p, size_t n_program, const kvasir_tensor *inputs,
                               size_t n, bool read, kva_diag *diag) {
   if (n != n_program) return kva_error(diag, NULL, "%s: expected %zu inputs, found %zu", p->name, n_program, n);
   if (n && !inputs) return kva_error(diag, NULL, "%s: inputs is a null pointer", p->name);
   for (size_t i = 0; i < n; i++) {
     const char *name = name_of(p, p->inputs[i]);
-    int64_t bytes = kvasir_tensor_bytes(&inputs[i]);
-    if (bytes < 0)
-      return kva_error(diag, NULL, "%s: input '%s' has a type (%d), rank (%d) or size that no tensor has", p->name,
-                       name, inputs[i].type, inputs[i].rank);
-    if (read && bytes && !inputs[i].data) return kva_error(diag, NULL, "%s: input '%s' has no data", p->name, name);
+    KVA_TRY(check_tensor(p, &inputs[i], "input", name, diag));
+    if (read && !inputs[i].data && kvasir_tensor_bytes(&inputs[i]))
+      return kva_error(diag, NULL, "%s: input '%s' has no data", p->name, name);
     s->inputs[i] = library_tensor(&inputs[i]);
     if ((uintptr_t)inputs[i].data % alignment(s->inputs[i].dtype))
       return kva_error(diag, NULL, "%s: the data of input '%s' is not aligned to its elements", p->name, name);
@@ -193,10 +199,12 @@ static kva_status check_output(const kvasir_session *s, const kva_program_state 
 }
 
 static kva_status take_outputs(kvasir_session *s, kva_program_state *sp, const kvasir_tensor *outputs, kva_diag *diag) {
+  const kva_program *p = sp->desc;
   bool bound = false;
-  for (int32_t i = 0; i < sp->desc->n_outputs; i++) {
+  for (int32_t i = 0; i < p->n_outputs; i++) {
     s->outputs[i] = (kva_tensor){.data = outputs[i].data};
     if (!outputs[i].data) continue;
+    KVA_TRY(check_tensor(p, &outputs[i], "the memory for output", name_of(p, p->outputs[i]), diag));
     if (!bound) KVA_TRY(bind_shapes(s, sp, diag));
     bound = true;
     s->outputs[i] = library_tensor(&outputs[i]);

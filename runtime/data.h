@@ -150,4 +150,9 @@ typedef struct kva_generator {
 extern const kva_generator kva_generator_hop, kva_generator_igsm, kva_generator_induction, kva_generator_ngram,
     kva_generator_random;
 
+/* Whether the n values of row `row` of an input are in its range. loc: where they come from, or NULL. */
+KVA_MUST_USE kva_status kva_data_check_values(const kva_data_range *r, const char *input, const kva_loc *loc,
+                                              int64_t row, kva_dtype dtype, int64_t n, const void *values,
+                                              kva_diag *diag);
+
 #endif

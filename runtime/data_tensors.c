@@ -66,18 +66,16 @@ static kva_status check_tensor(const column *c, const kva_tensor *t, const kva_t
   return same ? KVA_OK : wrong_shape(c, t, diag);
 }
 
-/* Row `row` of a column's array, whose values were copied to `values`. */
-static kva_status check_values(const column *c, int64_t row, int64_t n, const void *values, kva_diag *diag) {
-  const kva_data_range *r = &c->range;
-  kva_loc loc = {.file = c->path};
+kva_status kva_data_check_values(const kva_data_range *r, const char *input, const kva_loc *loc, int64_t row,
+                                 kva_dtype dtype, int64_t n, const void *values, kva_diag *diag) {
   kva_text ignored = {0};
   for (int64_t i = 0; r->known && i < n; i++) {
-    int64_t v = kva_load_i64(c->array.dtype, values, i);
+    int64_t v = kva_load_i64(dtype, values, i);
     if ((v >= r->low && v < r->high) || (r->has_ignored && v == r->ignored)) continue;
     if (r->has_ignored) kva_text_add(&ignored, " or %lld, which is ignored", (long long)r->ignored);
     kva_status status =
-        kva_error(diag, &loc, "row %lld: '%s' has the value %lld; the model takes %lld to %lld%s", (long long)row,
-                  c->input, (long long)v, (long long)r->low, (long long)r->high - 1, kva_text_string(&ignored));
+        kva_error(diag, loc, "row %lld: '%s' has the value %lld; the model takes %lld to %lld%s", (long long)row, input,
+                  (long long)v, (long long)r->low, (long long)r->high - 1, kva_text_string(&ignored));
     kva_text_free(&ignored);
     return status;
   }
@@ -99,7 +97,9 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
       const char *from = d->columns[i].array.data;
       char *to = (char *)tensors[i].data + (size_t)r * bytes;
       memcpy(to, from + (size_t)row * bytes, bytes);
-      KVA_TRY(check_values(&d->columns[i], row, (int64_t)bytes * 8 / kva_dtype_bits(tensors[i].dtype), to, diag));
+      const column *c = &d->columns[i];
+      KVA_TRY(kva_data_check_values(&c->range, c->input, &(kva_loc){.file = c->path}, row, tensors[i].dtype,
+                                    (int64_t)bytes * 8 / kva_dtype_bits(tensors[i].dtype), to, diag));
     }
   }
   return KVA_OK;

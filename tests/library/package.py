@@ -260,6 +260,21 @@ def test_steps():
     assert kvasir.train(one_row, [batch()], steps=9, loss="mse", progress=lambda s, v: s < 3).steps == 3
 
 
+def test_labels():
+    t = kvasir.trainer(line, loss="cross_entropy")
+    two = t.evaluate((x[:2], np.array([1, 0])))["loss"]
+    assert np.isclose(t.evaluate((x[:3], np.array([1, 0, -1])))["loss"] * 3, two * 2), "-1 adds no loss"
+    for label in 2, -2, -100:
+        for use in t.evaluate, t.step:
+            with fails(kvasir.Error, f"row 1: 'labels' has the value {label}; the model takes 0 to 1 or -1"):
+                use((x[:3], np.array([1, label, 0])))
+    assert t.steps == 0
+    tokens = kvasir.trainer(kv("int32[B, T] tokens", "float[B, T, 4] y", "param float[10, 4] e ~ normal(1)  y = kv.gather(e, tokens)"),
+                            loss="mse")
+    with fails(kvasir.Error, "row 1: 'tokens' has the value 10"):
+        tokens.step(([[1, 2], [3, 10]], np.zeros((2, 2, 4), np.float32)))
+
+
 def test_parameters():
     t = kvasir.trainer(one_row, loss="mse", train="b")
     assert list(t.parameters()) == ["b"]

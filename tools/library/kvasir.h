@@ -284,7 +284,8 @@ KVASIR_API kvasir_status kvasir_session_shapes(kvasir_session *session, const kv
                                                kvasir_tensor *outputs, size_t n_outputs,
                                                kvasir_messages **out_messages);
 
-/* A training step on one batch: inputs as kvasir_program_train_input says. out_values (may be NULL) receives
+/* A training step on one batch: inputs as kvasir_program_train_input says. A label that is no class, but for -1, which
+ * adds no loss, or another index out of range is KVASIR_INVALID. out_values (may be NULL) receives
  * kvasir_program_value_count numbers. A loss or gradient that is not finite is KVASIR_NOT_FINITE: the message says
  * where it began, and no parameter has changed. */
 KVASIR_API kvasir_status kvasir_session_train(kvasir_session *session, const kvasir_tensor *inputs, size_t n_inputs,

@@ -43,7 +43,8 @@ struct kvasir_program {
   const char *device; /* of its sessions; NULL: the CPU */
   size_t n_inputs;    /* of a training step, without the rate */
   kvasir_port *inputs;
-  size_t n_values; /* scalars that training and evaluation report */
+  const kva_data_range *ranges; /* of the inputs' values */
+  size_t n_values;              /* scalars that training and evaluation report */
   const char **values;
   kva_schedule schedule;
 };

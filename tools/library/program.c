@@ -1,5 +1,6 @@
 /* Programs: compiled models, shared by their sessions. */
 #include "passes/tune.h"
+#include "tools/driver/ranges.h"
 #include "tools/library/tune.h"
 #include "runtime/exe/train.h"
 #include "runtime/formula.h"
@@ -132,6 +133,14 @@ static kva_status tune(const compile_job *j, kva_module *m, kva_diag *diag) {
   return kva_error(diag, NULL, "the model has no train block, so there is nothing to train it by; choose a loss");
 }
 
+/* Of the values of the data inputs; compiling takes the module. */
+static const kva_data_range *ranges_of(const kva_module *m, kva_arena *arena, uint32_t *out_n) {
+  const kva_function *loss = kva_module_find_function(m, "loss");
+  KVA_ASSERT(loss);
+  *out_n = loss->graph->inputs.len;
+  return kva_input_ranges(m, loss, arena);
+}
+
 static kva_status compile_with(const compile_job *j, kva_diag *diag) {
   static const kvasir_compile_options defaults;
   kva_compile_options options = {.train = j->training != NULL};
@@ -143,8 +152,11 @@ static kva_status compile_with(const compile_job *j, kva_diag *diag) {
     kva_module_destroy(m);
     return status;
   }
+  uint32_t n = 0;
+  const kva_data_range *ranges = j->training ? ranges_of(m, j->arena, &n) : NULL;
   KVA_TRY(kva_program_compile(m, &options, j->options ? j->options->device : NULL, diag, j->out));
   if (!j->training) return KVA_OK;
+  (*j->out)->ranges = kva_arena_memdup((*j->out)->arena, ranges, n * sizeof *ranges);
   status = describe_training(*j->out, diag);
   if (status == KVA_OK) return KVA_OK;
   kvasir_program_destroy(*j->out);

@@ -1,4 +1,5 @@
 /* Training steps and evaluations on batches of the caller. */
+#include "runtime/data.h"
 #include "tools/library/session.h"
 
 #include <math.h>
@@ -59,6 +60,21 @@ static void set_rate(kvasir_session *s, const kva_program *p, double rate, doubl
   kva_store_f64(s->inputs[last].dtype, room, 0, rate);
 }
 
+/* Labels that are no class give NaN, and tokens that are not in the vocabulary another one's row. */
+static kva_status check_ranges(const kvasir_session *s, const kva_program *p, kva_diag *diag) {
+  for (size_t i = 0; i < s->program->n_inputs; i++) {
+    const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
+    const kva_tensor *t = &s->inputs[i];
+    int64_t rows = t->rank ? t->dims[0] : 1, bytes = kva_tensor_bytes(t);
+    if (bytes == 0 || (int32_t)t->dtype != b->dtype) continue; /* the run refuses another type */
+    for (int64_t r = 0; r < rows; r++)
+      KVA_TRY(kva_data_check_values(&s->program->ranges[i], b->name, NULL, r, t->dtype,
+                                    bytes / rows * 8 / kva_dtype_bits(t->dtype),
+                                    (const char *)t->data + bytes / rows * r, diag));
+  }
+  return KVA_OK;
+}
+
 static kva_status train(void *job, kva_diag *diag) {
   step_job *j = job;
   int program;
@@ -69,6 +85,7 @@ static kva_status train(void *job, kva_diag *diag) {
   kvasir_session *s = j->s;
   const kva_program *p = kva_session_program_desc(s->s, program);
   KVA_TRY(kva_library_inputs(s, p, s->program->n_inputs, j->inputs, j->n, true, diag));
+  KVA_TRY(check_ranges(s, p, diag));
   set_rate(s, p, j->rate, &room);
   kva_status status = run(s, program, true, diag);
   if (status == KVA_NOT_FINITE) return not_finite(s, program, j->rate, diag);
@@ -94,7 +111,8 @@ static kva_status evaluate(void *job, kva_diag *diag) {
   KVA_TRY(find(j, "eval", diag, &program));
   kvasir_session *s = j->s;
   const kva_program *p = kva_session_program_desc(s->s, program);
-  KVA_TRY(kva_library_inputs(s, p, (size_t)p->n_inputs, j->inputs, j->n, true, diag));
+  KVA_TRY(kva_library_inputs(s, p, s->program->n_inputs, j->inputs, j->n, true, diag));
+  KVA_TRY(check_ranges(s, p, diag));
   KVA_TRY(run(s, program, false, diag));
   for (size_t i = 0; j->values && i < s->program->n_values; i++) j->values[i] = evaluated(s, p, s->program->values[i]);
   return KVA_OK;

@@ -115,10 +115,10 @@ static int export_foreign(const char *path, const export_options *o, kva_diag *d
     return EXIT_USAGE;
   }
   kva_module *m = NULL;
-  bool trained = like && o->weights && o->weights != like;
-  int code = load(path, o, like == path ? NULL : like ? like : o->weights, diag, &m);
+  int code = load(path, o, like == path ? NULL : like, diag, &m);
   if (code < 0) {
-    kva_status status = trained ? kva_load_weights(m, o->weights, diag) : KVA_OK;
+    kva_status status = strcmp(o->format, "gguf") ? KVA_OK : kva_gguf_check(m, diag);
+    if (status == KVA_OK && o->weights && o->weights != like) status = kva_load_weights(m, o->weights, diag);
     if (status == KVA_OK) status = write_foreign(m, like, o, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
@@ -152,8 +152,8 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir export: --like belongs to --format huggingface, --packing to --format gguf\n");
     return EXIT_USAGE;
   }
-  if (!onnx && (o.decode || o.opset)) {
-    fprintf(stderr, "kvasir export: --decode and --opset belong to --format onnx\n");
+  if (!onnx && (o.decode || o.opset || o.pins.n)) {
+    fprintf(stderr, "kvasir export: --decode, --opset and --pin belong to --format onnx\n");
     return EXIT_USAGE;
   }
   if (o.opset && (o.opset < (o.decode ? 24 : 21) || o.opset > 27)) {

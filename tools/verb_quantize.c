@@ -130,8 +130,8 @@ static int run(int argc, char **argv) {
   const kva_option options[] = {
       {"--output", "-o", "FILE", KVA_OPTION_STRING, &o.output, "where to write: a safetensors file"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
-      {"--bits", NULL, "N", KVA_OPTION_COUNT, &o.bits, "of a weight: 8 or 4 (8)"},
-      {"--block", NULL, "N", KVA_OPTION_COUNT, &o.block, "weights that share a scale: 32 or 128 (32)"},
+      {"--bits", NULL, "N", KVA_OPTION_INT, &o.bits, "of a weight: 8 or 4 (8)"},
+      {"--block", NULL, "N", KVA_OPTION_INT, &o.block, "weights that share a scale: 32 or 128 (32)"},
       {"--symmetric", NULL, NULL, KVA_OPTION_FLAG, &o.symmetric, "no zero points: smaller and faster, less exact"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
   };

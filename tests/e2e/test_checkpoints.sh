@@ -60,6 +60,17 @@ python3 -B "$work/npy.py" "$work/o/logits.npy" tests/data/checkpoints/qwen3/logi
 expect 1 export tests/data/checkpoints/gpt2 --format gguf -o "$work/x.gguf"
 says "'gpt2' has no names for GGUF"
 
+# What the file would not be read as is refused before it is written: no row has the window, Llama 3's rope, these biases.
+expect 1 export tests/data/checkpoints/llama3 --format gguf -o "$work/x.gguf"
+says "the file would be read as another model: GGUF has places for family, vocab, d,"
+for other in window=3 qkv_bias=true act=gelu; do
+  expect 1 export models/llama.kv -D vocab=24 -D d=32 -D layers=1 -D heads=2 -D $other --format gguf -o "$work/x.gguf"
+  says "the file would be read as another model"
+done
+[ ! -e "$work/x.gguf" ] || fail "a refused model was written"
+expect 2 export models/llama.kv --pin B=1 --format gguf -o "$work/x.gguf"
+says "--decode, --opset and --pin belong to --format onnx"
+
 # ---- codes stay packed where they are only read, and become parameters where they train
 for packing in q8_0 q4_0; do
   model=tests/data/checkpoints/gguf_$packing/model.gguf

@@ -111,7 +111,10 @@ const char *kva_names_tensor(const kva_names *names, const char *param, kva_aren
  * of the folder are copied. */
 KVA_MUST_USE kva_status kva_folder_write(const kva_module *m, const kva_foreign *f, const kva_names *names,
                                          const char *folder, kva_diag *diag);
-/* Writes a GGUF file by the module's block "gguf": matrices in `packing`, vectors as F32. */
+/* Refuses a model without a block "gguf", and one that its GGUF file would not be read as, since the block has no row
+ * for a hyper-parameter. m: as its .kv file makes it, without values and pins. */
+KVA_MUST_USE kva_status kva_gguf_check(const kva_module *m, kva_diag *diag);
+/* Writes a GGUF file by the module's block "gguf", which is there: matrices in `packing`, vectors as F32. */
 KVA_MUST_USE kva_status kva_gguf_write(const kva_module *m, const kva_packing *packing, const char *path,
                                        kva_diag *diag);
 /* The inverse of what filling does: rows [first, first + n) of the tensor that a row makes of a parameter's values. */

@@ -178,9 +178,69 @@ static kva_status write(writer *w, const char *path) {
   return status;
 }
 
+/* ---- what the file will be read as ------------------------------------------------------------------------------- */
+
+/* Metadata and names of tensors, as a reader of the file has them, but for the rounding of numbers. */
+static kva_status describe(writer *w, kva_foreign *f) {
+  json_error_t ignored;
+  KVA_TRY(find_family(w));
+  f->config = json_object();
+  for (uint32_t i = 0; i < w->names->rows.len; i++) {
+    const kva_naming *row = &w->names->rows.data[i];
+    for (uint32_t k = 0; row->kind == KVA_NAMING_FIELD && row->value && k < row->n_names; k++)
+      if (!strstr(row->names[k], ".#"))
+        json_object_set_new(f->config, key_of(w, row->names[k]), json_loads(row->value, JSON_DECODE_ANY, &ignored));
+  }
+  for (uint32_t i = 0; i < w->m->states.len; i++) {
+    const kva_naming *row;
+    const kva_state *s = w->m->states.data[i];
+    const char *name = s->kind == KVA_STATE_PARAM ? kva_names_tensor(w->names, s->name, f->arena, &row) : NULL;
+    if (name && row->kind != KVA_NAMING_ROW_NORMS) KVA_PUSH(f->arena, &f->tensors, (kva_foreign_tensor){.name = name});
+  }
+  return kva_foreign_index(f, w->diag);
+}
+
+static kva_status read_as_another(const writer *w) {
+  kva_text places = {0};
+  for (uint32_t i = 0; i < w->names->rows.len; i++) {
+    const kva_naming *row = &w->names->rows.data[i];
+    bool place = row->kind == KVA_NAMING_MISSING || (row->kind == KVA_NAMING_FIELD && strcmp(row->own, "_") != 0);
+    if (place) kva_text_add(&places, "%s%s", places.len ? ", " : "", row->own);
+  }
+  kva_status status =
+      kva_fail(w->diag, KVA_UNSUPPORTED, &w->names->loc,
+               "the file would be read as another model: GGUF has places for %s, and another hyper-parameter of this "
+               "model is not what follows from these",
+               kva_text_string(&places));
+  kva_text_free(&places);
+  return status;
+}
+
+static kva_status compare_read(writer *w, const kva_foreign *f) {
+  kva_load_options options = {0};
+  kva_module *again = NULL;
+  KVA_TRY(kva_foreign_defines(f, w->names, f->arena, w->diag, &options.n_defines, &options.defines));
+  KVA_TRY(kva_load_model(w->names->loc.file, &options, w->diag, &again));
+  const kva_function *own = kva_module_find_function(w->m, "main"), *other = kva_module_find_function(again, "main");
+  bool same = own && other && kva_graph_hash(own->graph) == kva_graph_hash(other->graph);
+  kva_module_destroy(again);
+  return same ? KVA_OK : read_as_another(w);
+}
+
+kva_status kva_gguf_check(const kva_module *m, kva_diag *diag) {
+  writer w = {.m = m, .diag = diag, .names = kva_names_find(m, "gguf")};
+  if (!w.names) return kva_error(diag, NULL, "'%s' has no names for GGUF: a block `checkpoint gguf { ... }`", m->name);
+  kva_foreign *f = kva_foreign_create(m->name, "gguf");
+  w.scratch = f->arena;
+  kva_status status = describe(&w, f);
+  if (status == KVA_OK) status = compare_read(&w, f);
+  kva_foreign_close(f);
+  return status;
+}
+
 kva_status kva_gguf_write(const kva_module *m, const kva_packing *packing, const char *path, kva_diag *diag) {
   writer w = {.m = m, .packing = packing, .diag = diag, .names = kva_names_find(m, "gguf")};
-  if (!w.names) return kva_error(diag, NULL, "'%s' has no names for GGUF: a block `checkpoint gguf { ... }`", m->name);
+  KVA_ASSERT(w.names);
   w.scratch = kva_arena_create();
   kva_status status = write(&w, path);
   kva_text_free(&w.pairs);

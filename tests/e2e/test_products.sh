@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Products with constants take another kernel than those with states (passes/layout_products.c), and give the same bits.
+# Einsum is products of matrices.
 . "$(dirname "$0")/support.sh"
 
 # compare ROWS OF X, OF Z, DEPTH, COLUMNS: parameters of the .kv model are states, of the ONNX model constants.
@@ -87,3 +88,30 @@ fetches b 2,70,1100 2,1030,1100 2,70,1030 'transpose_b = true'
 fetches b 1100,70 1030,1100 70,1030 'transpose_a = true, transpose_b = true'
 fetches '' 70,1100 1100,1030 70,1030 'transpose_a = false'
 fetches '' 60,50 60,70 50,70 'transpose_a = true' # in the caches
+
+# Einsum multiplies from left to right: two operands that share a summed label are a product of matrices.
+cat >"$work/chain.kv" <<'KV'
+model chain (float[2, 3] x, float[3, 2] y, float[2] z) => (float[2] v, float[2, 2] w) {
+  v = Einsum <equation = "ij,jk,k->i"> (x, y, z)
+  w = Einsum <equation = "...j,kj->k..."> (x, x)
+}
+KV
+python3 - "$work" <<'PY' || fail "inputs"
+import struct, sys
+for name, values in ("x", (1, 2, 3, 4, 5, 6)), ("y", (1, 0, 2, 1, 0, 3)), ("z", (2, -1)):
+    open(f"{sys.argv[1]}/{name}", "wb").write(struct.pack(f"<{len(values)}f", *values))
+PY
+expect 0 run "$work/chain.kv" -i x="$work/x" -i y="$work/y" -i z="$work/z"
+says "[-1, 5]"
+says "[14, 32, 32, 77]"
+expect 0 show "$work/chain.kv" --stage=graph
+[ "$(grep -c 'kv.matmul' "$work/out")" = 2 ] || fail "Einsum multiplies element by element"
+cat >"$work/attention.kv" <<'KV'
+model attention (float[2, 4, 24, 8] q, float[2, 4, 24, 8] k, float[2, 4, 24, 8] v) => (float[2, 4, 24, 8] y) {
+  p = Softmax(Einsum <equation = "bhid,bhjd->bhij"> (q, k) * 0.25)
+  y = Einsum <equation = "bhij,bhjd->bhid"> (p, v)
+}
+KV
+expect 0 show "$work/attention.kv" --stage=fused
+says "kv.attention"
+expect 0 diff "$work/attention.kv"

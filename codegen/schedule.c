@@ -19,10 +19,11 @@ enum {
   MAX_NEST = 32,
   UNROLL_EXTENT = 8,
   UNROLL_INSTRS = 64,
-  SHORT_EXTENT = 8, /* not worth lanes of its own */
-  MAX_WIDTH = 4,    /* vectors side by side: 256 bytes of a row, if they are wide */
-  SUMS = 4,         /* accumulators of a reduction, at most */
-  WALK_INSTRS = 12, /* of a reduction that lanes run side by side; more need registers for themselves */
+  SHORT_EXTENT = 8,   /* not worth lanes of its own */
+  MAX_WIDTH = 4,      /* vectors side by side: 256 bytes of a row, if they are wide */
+  SUMS = 4,           /* accumulators of a reduction, at most */
+  SQUARE_INSTRS = 16, /* of the code for an element that is repeated for a square */
+  WALK_INSTRS = 12,   /* of a reduction that lanes run side by side; more need registers for themselves */
 };
 
 typedef struct schedule {
@@ -136,6 +137,28 @@ static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, kva_kloop
   kva_sched_grid(s->k, n, rows, order, kva_expr_const(s->k->exprs, per_item));
 }
 
+/* Where lanes and rounds of an UNROLL loop are a square of elements, a strided load is whole vectors that are shuffled
+ * (llvm_transpose.c). So `dense`, a loop around the VECTOR loop `lanes`, gets such a loop inside of it. Returns the
+ * rounds: 1 if there is none, since squares would not be whole, the code too long, or elements of
+ * another size. */
+static int64_t make_squares(const schedule *s, kva_kloop *dense, kva_kloop *lanes) {
+  int64_t extent, n = s->lanes;
+  uint32_t instrs = 0;
+  for (const kva_kinstr *i = lanes->body->first; i; i = i->next, instrs++)
+    if (i->op == KVA_K_LOOP || i->op == KVA_K_IF || (i->op == KVA_K_LOAD && kva_dtype_bits(i->buf->dtype) != 32))
+      return 1;
+  bool whole = kva_expr_is_const(dense->extent, &extent) && extent % n == 0;
+  if (!whole || instrs > SQUARE_INSTRS || dense->carries.len) return 1;
+  kva_expr_ctx *c = s->k->exprs;
+  kva_kloop *round = kva_k_loop_create(s->k, KVA_K_UNROLL, kva_expr_const(c, n), dense->var->name);
+  kva_sched_move(lanes->body, round->body);
+  kva_k_insert(lanes->body, NULL, round->instr);
+  dense->extent = kva_expr_const(c, extent / n);
+  const kva_expr *i = kva_expr_add(c, kva_expr_muli(c, dense->var, n), round->var);
+  kva_k_replace_index(s->k, 1, &dense->var, &i);
+  return n;
+}
+
 /* A transposition: where the leaf is strided, another loop of the nest has stride 1. That loop becomes the innermost
  * one, inside narrow blocks of the leaf, so that all elements of a fetched cache line are used. */
 static bool transpose_blocks(schedule *s, uint32_t n, kva_kloop **nest) {
@@ -146,6 +169,7 @@ static bool transpose_blocks(schedule *s, uint32_t n, kva_kloop **nest) {
   if (dense >= n) return false;
   double per_vector = 2 + kva_cost_region(leaf->body, s->lanes);
   nest[n - 1] = kva_sched_split(s->k, leaf, (int64_t)2 * s->lanes);
+  per_vector *= (double)make_squares(s, nest[dense], nest[n - 1]->body->first->loop);
   uint32_t len = 0;
   for (uint32_t d = 0; d < n; d++) {
     if (d != dense) order[len++] = nest[d];

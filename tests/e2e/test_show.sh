@@ -121,6 +121,16 @@ expect 0 diff "$work/few.kv"
 expect 0 diff "$work/columns.kv"
 expect 0 diff "$work/many.kv"
 
+# A transposition moves squares of elements, where they are whole: lanes along one axis, rounds along the other.
+square='model m (float[B, R, C] x) => (float[B, C, R] y) { y = kv.transpose<perm = [0, 2, 1]>(kv.abs(x)) }'
+for sizes in 48,80 48,81 47,80; do
+  sed "s/R/${sizes%,*}/g; s/C/${sizes#*,}/g" <<<"$square" >"$work/square.kv"
+  expect 0 show "$work/square.kv" --stage=kernels --cpu x86-64-v4 --pin B=3
+  grep -q 'unroll .* < 16' "$work/out" || [ "$sizes" = 48,81 ] || fail "no squares of $sizes"
+  ! grep -q 'unroll .* < 16' "$work/out" || [ "$sizes" != 48,81 ] || fail "squares that are not whole"
+  expect 0 diff "$work/square.kv" --pin B=3
+done
+
 # Plans as JSON; gradients are on their own line: clipping reads all of them before the first update.
 expect 0 show models/lm.kv -D preset=1.5B --train --stage=plan --format=json
 python3 - "$work/out" <<'EOF' || fail "the plan as JSON"

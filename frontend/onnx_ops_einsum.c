@@ -157,8 +157,25 @@ typedef struct roles {
   bool equal;                    /* labels of both have the same extent in both */
 } roles;
 
+static uint32_t axis_of(const factor *f, char label) {
+  return (uint32_t)(strchr(f->labels, label) - f->labels);
+}
+
 static kva_dim extent_of(const factor *f, char label) {
-  return kva_onnx_dim(f->x, (uint32_t)(strchr(f->labels, label) - f->labels));
+  return kva_onnx_dim(f->x, axis_of(f, label));
+}
+
+/* Takes extents of labels that both have to be equal, where neither may be 1 for the other's repetition: a number is
+ * the better one. */
+static void agree(kva_onnx_call *k, factor f[2]) {
+  for (const char *c = f[0].labels; *c; c++) {
+    if (!strchr(f[1].labels, *c)) continue;
+    kva_dim x = extent_of(&f[0], *c), y = extent_of(&f[1], *c);
+    if (x == y || kva_at_most_one(x) || kva_at_most_one(y)) continue;
+    bool second = kva_expr_is_const(x, NULL);
+    factor *other = &f[second];
+    other->x = kva_onnx_with_extent(k, other->x, axis_of(other, *c), second ? x : y, "an operand of the equation");
+  }
 }
 
 static void append(char *list, char label) {
@@ -232,6 +249,7 @@ static bool is_matrix_product(const factor f[2], const roles *r) {
 static factor contract(kva_onnx_call *k, const equation *e, factor x, factor y, const char *later) {
   factor f[2] = {summed(k, x, kva_arena_printf(k->b->m->arena, "%s%s", later, y.labels)),
                  summed(k, y, kva_arena_printf(k->b->m->arena, "%s%s", later, x.labels))};
+  agree(k, f);
   if (k->b->failed) return f[0];
   roles r = roles_of(f, later);
   if (is_matrix_product(f, &r)) return matrix_product(k, f, &r);

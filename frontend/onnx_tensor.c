@@ -222,10 +222,10 @@ static const void *borrow_or_copy(reading *x, const void *bytes, bool mapped) {
   if (!n) return "";
   x->data.mapped = mapped && (align <= 1 || (uintptr_t)bytes % align == 0);
   if (x->data.mapped) return bytes;
+  x->data.spare = true;
   if (!mapped) return kva_arena_memdup(x->r->arena, bytes, n);
   void *copy = kva_arena_alloc(x->r->arena, n);
   copy_mapped(copy, bytes, n);
-  x->data.spare = true;
   return copy;
 }
 

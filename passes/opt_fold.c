@@ -102,7 +102,7 @@ static kva_status replace_by_constant(kva_module *m, kva_node *n, uint32_t r, co
   kva_tensor_data *t = KVA_NEW(m->arena, kva_tensor_data);
   void *data = kva_arena_alloc(m->arena, (size_t)bytes);
   kva_ref_tensor_to_data(w, data);
-  *t = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank, .data = data, .bytes = bytes};
+  *t = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank, .data = data, .bytes = bytes, .spare = true};
   t->dims = kva_arena_memdup(m->arena, w->dims, w->rank * sizeof *w->dims);
   kva_builder b = kva_builder_before(m, n);
   kva_value *v = kva_const_tensor(&b, t);

@@ -115,3 +115,17 @@ KV
 expect 0 show "$work/attention.kv" --stage=fused
 says "kv.attention"
 expect 0 diff "$work/attention.kv"
+
+# Constants that folding made go into panels like those of a file.
+cat >"$work/folded.kv" <<'KV'
+model folded (float[B, 96] x) => (float[B, 320] y) {
+  param float[320, 96] w ~ normal(0.1)
+  y = kv.matmul <transpose_b = true> (x, w)
+}
+KV
+expect 0 export "$work/folded.kv" -o "$work/folded.onnx"
+expect 0 show "$work/folded.onnx" --stage=fused
+says "kv.join_panels"
+for rows in 1 3 6 7 8 9; do
+  expect 0 diff "$work/folded.onnx" --pin B=$rows
+done

@@ -313,12 +313,24 @@ static void multiply_panel(const skinny *x, few rows) {
   if (!kva_expr_is(rest, 0)) add_block_of_panel(x, rows, done, rest);
 }
 
-/* An unknown number of rows: in groups, of which the last one may compute a row that does not exist. */
-static void multiply_panel_in_groups(const skinny *x) {
-  const kva_expr *groups = kva_expr_ceildiv(x->e, x->c->rows, num(x, x->together));
+/* Groups of n rows from row `first` on. */
+static void multiply_groups(const skinny *x, const kva_expr *first, const kva_expr *groups, int64_t n) {
   kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_SERIAL, groups, "g");
-  multiply_panel(x, (few){kva_expr_muli(x->e, g->var, x->together), x->together});
+  multiply_panel(x, (few){plus(x, first, kva_expr_muli(x->e, g->var, n)), n});
   kva_k_loop_end(x->kb, g);
+}
+
+/* An unknown number of rows: as many as registers hold at once, then two; the last group may compute a row that does
+ * not exist. Each group reads the panel, which the second cache holds by then. */
+static void multiply_panel_in_groups(const skinny *x) {
+  const kva_expr *many = num(x, 0), *done = many;
+  if (x->together > ROWS_AT_ONCE) {
+    many = kva_expr_div(x->e, kva_expr_addi(x->e, x->c->rows, 1), num(x, x->together));
+    done = kva_expr_muli(x->e, many, x->together);
+    multiply_groups(x, num(x, 0), many, x->together);
+  }
+  const kva_expr *rest = kva_expr_max(x->e, kva_expr_sub(x->e, x->c->rows, done), num(x, 0));
+  multiply_groups(x, done, kva_expr_ceildiv(x->e, rest, num(x, ROWS_AT_ONCE)), ROWS_AT_ONCE);
 }
 
 static void multiply_panels(const skinny *x) {
@@ -414,7 +426,8 @@ static skinny skinny_of(const kva_contraction *c) {
   x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;
   while (x.panel % x.group) x.group--;
   int64_t sums = c->l->target->vector_registers / 2 * x.lanes / x.panel; /* the others hold factors */
-  x.together = !x.known ? ROWS_AT_ONCE : sums > 1 ? sums : 1;
+  x.together = sums > 1 ? sums : 1;
+  if (!x.known) x.together = sums >= 2 * ROWS_AT_ONCE ? 2 * ROWS_AT_ONCE : ROWS_AT_ONCE;
   x.steps = c->panel && x.known && x.rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
   x.factor_block = kva_contract_block(c);
   return x;

@@ -10,8 +10,6 @@
 typedef struct equation {
   char labels[64]; /* labels of the result, then the summed ones */
   uint32_t n, n_out;
-  const char *inputs;
-  char output[64];
 } equation;
 
 enum { ELLIPSIS = '0' };
@@ -140,8 +138,7 @@ static kva_status parse_equation(kva_onnx_call *k, equation *e, einsum_terms *te
   return KVA_OK;
 }
 
-/* ---- contraction of two operands ----------------------------------------------------------------------------------
- */
+/* ---- contraction of two operands --------------------------------------------------------------------------------- */
 
 /* A value and its labels, one for each axis. */
 typedef struct factor {

@@ -318,9 +318,16 @@ static const kva_expr *patch_at(const channels *x, const kva_expr *row, const kv
   return plus(x, times(x, position, x->pitch), c);
 }
 
-/* The index of operand 0 for an element of the patch, and whether it exists. */
+static const kva_expr *clamped(const channels *x, const kva_expr *index, int64_t n) {
+  return least(x, kva_expr_max(x->e, index, num(x, 0)), num(x, n - 1));
+}
+
+/* The index of operand 0 for an element of the patch, and whether it exists. A vector of which no lane exists has an
+ * address inside nevertheless: a page that is not there costs processors much more than the load, although they raise
+ * no fault. */
 static kva_kval image_index(const channels *x, const kva_expr *const *at, const kva_expr *c, const kva_expr **idx) {
   kva_kval inside = NULL;
+  bool last = has_channels_last(x);
   idx[0] = x->image;
   idx[1] = plus(x, x->depthwise ? times(x, x->first_panel, x->panel) : times(x, x->group, x->g.channels), c);
   if (x->depthwise) inside = kva_k_index_lt(x->kb, idx[1], num(x, x->g.filters));
@@ -330,6 +337,7 @@ static kva_kval image_index(const channels *x, const kva_expr *const *at, const 
     idx[2 + d] = plus(x, begin, times(x, at[axis], image_step(x, (int)axis)));
     inside = kva_k_and(x->kb, inside, kva_k_index_le(x->kb, num(x, 0), idx[2 + d]));
     inside = kva_k_and(x->kb, inside, kva_k_index_lt(x->kb, idx[2 + d], num(x, x->g.in[axis])));
+    if (last || d + 1 < x->axes) idx[2 + d] = clamped(x, idx[2 + d], x->g.in[axis]);
   }
   return inside;
 }

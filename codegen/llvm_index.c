@@ -81,6 +81,44 @@ int64_t kva_ll_expr_stride(const kva_emit *e, const kva_expr *x) {
   return stride;
 }
 
+/* var + rest by n, where lane 0 is at a multiple of n. */
+static bool divides_lanes(const kva_emit *e, const kva_expr *atom, kva_expr_kind kind, int64_t n) {
+  const kva_expr *coefficient, *rest;
+  if (atom->kind != kind || !kva_expr_is(atom->b, n)) return false;
+  if (!kva_expr_affine(e->k->exprs, atom->a, e->lanes.var, &coefficient, &rest)) return false;
+  return kva_expr_is(coefficient, 1) && !kva_ll_expr_varying(e, rest) && is_multiple(rest, n);
+}
+
+static int64_t divisor_of(const kva_emit *e, const kva_expr *x) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < x->n_terms && !n; i++) {
+    const kva_expr *atom = x->terms[i].n_factors == 1 ? x->terms[i].factors[0] : NULL;
+    if (atom && atom->kind == KVA_EXPR_DIV && kva_ll_expr_varying(e, atom)) kva_expr_is_const(atom->b, &n);
+  }
+  return n;
+}
+
+int64_t kva_ll_expr_interleaved(const kva_emit *e, const kva_expr *x, int64_t *out_distance) {
+  int64_t n = e->lanes.var && x->kind == KVA_EXPR_SUM ? divisor_of(e, x) : 0;
+  bool whole = false;
+  *out_distance = 0;
+  if (n < 2 || (int64_t)e->lanes.n % n) return 0;
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    const kva_expr_term *t = &x->terms[i];
+    bool varies = false;
+    for (uint32_t f = 0; f < t->n_factors; f++) varies |= kva_ll_expr_varying(e, t->factors[f]);
+    if (!varies) continue;
+    if (t->n_factors != 1) return 0;
+    if (!whole && t->coefficient == 1 && divides_lanes(e, t->factors[0], KVA_EXPR_DIV, n))
+      whole = true;
+    else if (!*out_distance && divides_lanes(e, t->factors[0], KVA_EXPR_MOD, n))
+      *out_distance = t->coefficient;
+    else
+      return 0;
+  }
+  return whole && *out_distance ? n : 0;
+}
+
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x) {
   int64_t n = (int64_t)e->lanes.n;
   if (e->lanes.behind_peel) return true;

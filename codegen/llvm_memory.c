@@ -1,13 +1,13 @@
 /* Loads and stores. Consecutive lanes become vector accesses, others gathers and scatters; predicates and inactive
  * lanes become masks. A masked-off load gives 0 and accesses no memory. A CPU loads lanes that are 2 to 4 elements
- * apart as the vectors that hold them, and what lies between, and shuffles.
+ * apart as the vectors that hold them, and what lies between, and shuffles; likewise lanes that take turns in rows.
  *
  * Distinct buffers do not alias, except a result in place of an operand. ir/kernel_alias.c allows that only if the
  * stored element depends on every load of the element that it replaces, so data flow orders the two. Hence every access
  * carries its buffer's alias scope, and LLVM may move loads across stores to other buffers. */
 #include "codegen/llvm_internal.h"
 
-typedef enum reach { UNIFORM, CONTIGUOUS, NEAR, SCATTERED } reach;
+typedef enum reach { UNIFORM, CONTIGUOUS, NEAR, INTERLEAVED, SCATTERED } reach;
 
 static bool is_packed(const kva_kbuf *buf) {
   return kva_dtype_bits(buf->dtype) < 8;
@@ -18,8 +18,10 @@ static reach reach_of(const kva_emit *e, const kva_kinstr *i) {
   if (!kva_ll_expr_varying(e, i->index)) return UNIFORM;
   int64_t stride = is_packed(i->buf) ? 0 : kva_ll_expr_stride(e, i->index);
   if (stride == 1) return CONTIGUOUS;
-  bool near = stride > 1 && stride <= KVA_NEAR_STRIDE && e->lanes.n >= KVA_NEAR_STRIDE && !kva_ll_is_gpu(e);
-  return near && i->op == KVA_K_LOAD ? NEAR : SCATTERED;
+  if (kva_ll_is_gpu(e) || is_packed(i->buf) || i->op != KVA_K_LOAD) return SCATTERED;
+  if (stride > 1 && stride <= KVA_NEAR_STRIDE && e->lanes.n >= KVA_NEAR_STRIDE) return NEAR;
+  int64_t distance, rows = kva_ll_expr_interleaved(e, i->index, &distance);
+  return rows && rows <= KVA_NEAR_STRIDE && 2 * rows <= (int64_t)e->lanes.n ? INTERLEAVED : SCATTERED;
 }
 
 static void annotate(kva_emit *e, const kva_kbuf *buf, LLVMValueRef access) {
@@ -296,6 +298,38 @@ static LLVMValueRef load_near(kva_emit *e, const kva_kinstr *i, LLVMValueRef mas
   return v;
 }
 
+/* a[0], b[0], a[1], b[1], ... */
+static LLVMValueRef interleaved(kva_emit *e, LLVMValueRef a, LLVMValueRef b) {
+  unsigned n = LLVMGetVectorSize(LLVMTypeOf(a));
+  LLVMValueRef *from = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, 2 * n);
+  for (unsigned k = 0; k < 2 * n; k++) from[k] = kva_ll_int(LLVMInt32TypeInContext(e->ctx), k / 2 + k % 2 * n);
+  return LLVMBuildShuffleVector(e->b, a, b, LLVMConstVector(from, 2 * n), "");
+}
+
+/* Every n-th lane of the mask from lane m on. */
+static LLVMValueRef row_mask(kva_emit *e, LLVMValueRef mask, unsigned n, unsigned m) {
+  unsigned lanes = e->lanes.n / n;
+  LLVMValueRef *from = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, lanes);
+  for (unsigned k = 0; k < lanes; k++) from[k] = kva_ll_int(LLVMInt32TypeInContext(e->ctx), k * n + m);
+  return LLVMBuildShuffleVector(e->b, mask, LLVMGetPoison(LLVMTypeOf(mask)), LLVMConstVector(from, lanes), "");
+}
+
+/* A part of each row, which is a power of two; their first halves take turns with their second ones. */
+static LLVMValueRef load_interleaved(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
+  int64_t distance, n = kva_ll_expr_interleaved(e, i->index, &distance);
+  LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n / (unsigned)n);
+  LLVMValueRef first = kva_ll_expr(e, i->index), rows[KVA_NEAR_STRIDE];
+  for (int64_t m = 0; m < n; m++) {
+    LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, m * distance), "");
+    LLVMValueRef pointer = address(e, i->buf, at, !mask);
+    rows[m] = mask ? masked_load(e, i->buf, type, pointer, row_mask(e, mask, (unsigned)n, (unsigned)m))
+                   : plain_load(e, i, type, pointer);
+  }
+  for (; n > 1; n /= 2)
+    for (int64_t m = 0; m < n / 2; m++) rows[m] = interleaved(e, rows[m], rows[m + n / 2]);
+  return rows[0];
+}
+
 static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred);
 
 /* One element for all lanes under a predicate that varies by lane: loads it if any lane needs it. */
@@ -315,6 +349,7 @@ static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pr
     break;
   case CONTIGUOUS: v = load_contiguous(e, i, pred); break;
   case NEAR: v = load_near(e, i, mask_of(e, pred)); break;
+  case INTERLEAVED: v = load_interleaved(e, i, mask_of(e, pred)); break;
   default: v = load_gather(e, i, mask_of(e, pred));
   }
   return kva_ll_from_storage(e, i->buf->dtype, v);

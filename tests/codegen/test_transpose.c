@@ -1,5 +1,6 @@
-/* Blocks that loads transpose (codegen/llvm_transpose.c): for every width of vectors, with rows that are no whole
- * vectors, and by shuffles where they are meant to be. */
+/* Loads that shuffle: blocks that they transpose (codegen/llvm_transpose.c), and rows in which lanes take turns
+ * (codegen/llvm_memory.c): for every width of vectors, with rows that are no whole vectors, and by shuffles where they
+ * are meant to be. */
 #include "tests/support/jit.h"
 
 #include <setjmp.h>
@@ -71,12 +72,59 @@ static void check_in(const kva_target_options *options, int64_t rows, int64_t co
   jit_destroy(&j);
 }
 
-static void check(const kva_target_options *options, int64_t rows, int64_t columns, int64_t lanes) {
-  for (place w = IN_MEMORY; w <= IN_LOCAL_OVERWRITTEN; w++) check_in(options, rows, columns, lanes, w);
+static void check_blocks(const kva_target_options *options, int64_t lanes) {
+  static const int64_t rows[] = {32, 64, ROWS, 3};
+  for (place w = IN_MEMORY; w <= IN_LOCAL_OVERWRITTEN; w++) {
+    for (int64_t columns = 4; columns <= MAX_COLUMNS; columns *= 2)
+      for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_in(options, rows[i], columns, lanes, w);
+    check_in(options, 64, 5, lanes, w);
+  }
 }
 
-static void test_blocks(void **state) {
-  (void)state;
+/* ---- turns ------------------------------------------------------------------------------------------------------- */
+
+enum { TURNS = 70, MAX_TAKING = 8, DISTANCE = 100, IN_ALL = FIRST + MAX_TAKING * DISTANCE };
+
+/* out[i] = x[FIRST + i / n + DISTANCE (i mod n)], those up to `last` of each row; 0 behind */
+static jit build_turns(const kva_target_options *options, int64_t n, int64_t last) {
+  jit j = jit_create_for("turns", options);
+  kva_kbuf *x = kva_k_param(j.kb, "x", KVA_F32, jit_const(&j, IN_ALL));
+  kva_kbuf *out = kva_k_param(j.kb, "out", KVA_F32, jit_const(&j, TURNS));
+  kva_kloop *i = kva_k_loop_begin(j.kb, KVA_K_VECTOR, jit_const(&j, TURNS), "i");
+  const kva_expr *number = jit_const(&j, n), *in_row = kva_expr_div(j.exprs, i->var, number);
+  const kva_expr *row = kva_expr_muli(j.exprs, kva_expr_mod(j.exprs, i->var, number), DISTANCE);
+  const kva_expr *from = kva_expr_addi(j.exprs, kva_expr_add(j.exprs, in_row, row), FIRST);
+  kva_kval inside = kva_k_index_le(j.kb, in_row, jit_const(&j, last)); /* always, and NULL, or for some lanes */
+  kva_kval guard = kva_k_guard_begin(j.kb, inside), v = kva_k_load(j.kb, x, from);
+  kva_k_guard_end(j.kb, guard);
+  kva_k_store(j.kb, out, i->var, v);
+  kva_k_loop_end(j.kb, i);
+  return j;
+}
+
+static void check_turns_of(const kva_target_options *options, int64_t lanes, int64_t n, int64_t last) {
+  float x[IN_ALL], out[TURNS] = {0};
+  for (int i = 0; i < IN_ALL; i++) x[i] = (float)i;
+  jit j = build_turns(options, n, last);
+  jit_compile(&j, false, 0, NULL);
+  jit_run(&j, (void *[]){x, out}, NULL, j.grid);
+  for (int64_t i = 0; i < TURNS; i++)
+    assert_int_equal((int)out[i], i / n <= last ? (int)(FIRST + i / n + DISTANCE * (i % n)) : 0);
+  bool in_turns = n != 3 && n <= 4 && 2 * n <= lanes;
+  if (in_turns) assert_false(uses(&j, "llvm.masked.gather"));
+  jit_destroy(&j);
+}
+
+static void check_turns(const kva_target_options *options, int64_t lanes) {
+  for (int64_t n = 2; n <= MAX_TAKING; n++) {
+    check_turns_of(options, lanes, n, TURNS);
+    check_turns_of(options, lanes, n, 5);
+  }
+}
+
+/* ---- every width ------------------------------------------------------------------------------------------------- */
+
+static void over_targets(void (*check)(const kva_target_options *options, int64_t lanes)) {
   static const struct {
     kva_target_options options;
     int64_t lanes;
@@ -99,17 +147,21 @@ static void test_blocks(void **state) {
       continue;
     }
 #endif
-    for (int64_t columns = 4; columns <= MAX_COLUMNS; columns *= 2) {
-      check(&targets[t].options, 32, columns, targets[t].lanes);
-      check(&targets[t].options, 64, columns, targets[t].lanes);
-      check(&targets[t].options, ROWS, columns, targets[t].lanes);
-      check(&targets[t].options, 3, columns, targets[t].lanes);
-    }
-    check(&targets[t].options, 64, 5, targets[t].lanes);
+    check(&targets[t].options, targets[t].lanes);
   }
 }
 
+static void test_blocks(void **state) {
+  (void)state;
+  over_targets(check_blocks);
+}
+
+static void test_turns(void **state) {
+  (void)state;
+  over_targets(check_turns);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks), cmocka_unit_test(test_turns)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

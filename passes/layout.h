@@ -40,6 +40,12 @@ double kva_layout_winograd_gain(const kva_layout *l, const kva_node *n);
 /* The result of n with channels last, by transforms; image: operand 0 with channels last. */
 kva_value *kva_layout_winograd(kva_layout *l, kva_builder *b, const kva_node *n, kva_value *image);
 
+/* layout_shuffle.c: what n's channels are a shuffle of, if n ends one; NULL: it ends none. */
+kva_value *kva_layout_shuffled(const kva_node *n);
+bool kva_layout_begins_shuffle(const kva_node *n);
+/* The result of n, which ends one, with channels last; x: what it shuffles, with channels last. */
+kva_value *kva_layout_shuffle(kva_builder *b, const kva_node *n, kva_value *x);
+
 /* layout_products.c: products with constants in g become convolutions. Constants of all graphs are counted before. */
 void kva_layout_count_readers(kva_layout *l, const kva_graph *g);
 bool kva_layout_products(kva_layout *l, kva_graph *g);

@@ -8,9 +8,9 @@
  *
  * A kernel of one tap and stride 1 is a product of matrices: tiles are runs of positions of all images, which are read
  * from where they lie. Others copy the part of an image that a block of the result reads, with the zeros around it, so
- * that each tap is at a constant distance; it is small beside the work that all filters do with it, and its order is
- * that of the inner loop even if the image has another. Tiles at an edge move back inside: they compute some positions
- * again, but store none twice.
+ * that each tap is at a constant distance; it is small beside the work that all filters do with it. It has the order of
+ * the image, so that copying moves vectors: channels last, or a plane for each. Tiles at an edge move back inside: they
+ * compute some positions again, but store none twice.
  *
  * Of bytes a step takes four channels: a word of the image and one of each filter, whose product is dot4.
  *
@@ -60,6 +60,7 @@ typedef struct channels {
   tiling t;
   uint32_t axes; /* spatial axes of the node */
   bool product, depthwise;
+  bool planes;                              /* a patch has a plane for each channel, as the image */
   kva_dtype sum;                            /* float, or int32 of bytes */
   int64_t word, size;                       /* channels that a step takes, bytes of one */
   int64_t vectors, panel, group_panels;     /* panels of one group */
@@ -287,6 +288,7 @@ static channels channels_of(kva_lower *l, const kva_node *n) {
   x.vectors = x.panel / kva_target_lanes(l->target, KVA_F32);
   x.group_panels = kva_ceil_div(x.g.filters, x.panel);
   x.product = is_product(&x);
+  x.planes = !has_channels_last(&x) && x.word == 1;
   return x;
 }
 
@@ -315,6 +317,7 @@ const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
 
 static const kva_expr *patch_at(const channels *x, const kva_expr *row, const kva_expr *column, const kva_expr *c) {
   const kva_expr *position = plus(x, times(x, row, x->patch_columns), column);
+  if (x->planes) return plus(x, times(x, c, x->patch_rows * x->patch_columns), position);
   return plus(x, times(x, position, x->pitch), c);
 }
 
@@ -494,7 +497,7 @@ static int64_t streams_of(const channels *x, int64_t steps) {
 
 /* Without dilation the taps of a row of the window and their channels are one run of the patch. */
 static void add_products(const channels *x, place *p) {
-  bool run = x->g.dilation[1] == 1 || x->g.kernel[1] == 1;
+  bool run = (x->g.dilation[1] == 1 && !x->planes) || x->g.kernel[1] == 1;
   int64_t steps = x->g.channels / x->word * (run ? x->g.kernel[1] : 1), streams = streams_of(x, steps);
   kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->g.kernel[0]), "h");
   kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, run ? 1 : x->g.kernel[1]), "w");

@@ -36,7 +36,16 @@ static const char *const programs[] = {
     PLANE("2, 12, 15, 40", "2, 3, 3, 1, 32", "40", "<group = 40, pads = [1, 1, 1, 1]>", "2, 12, 15, 40"),
     PLANE("B, 7, 7, 1000", "63, 5, 5, 1, 16", "1000", "<group = 1000, pads = [2, 2, 2, 2], strides = [2, 2]>",
           "B, 4, 4, 1000"),
+    /* depthwise, from where the image lies: more columns than a tile, wide windows, padding beyond the image, dilation
+     */
+    PLANE("2, 9, 37, 48", "3, 3, 3, 1, 16", "48", "<group = 48, pads = [1, 1, 1, 1]>", "2, 9, 37, 48"),
+    PLANE("B, 23, 31, 33", "3, 5, 5, 1, 16", "33", "<group = 33, pads = [2, 2, 2, 2], strides = [2, 2]>",
+          "B, 12, 16, 33"),
+    PLANE("1, 2, 8, 64", "2, 3, 7, 1, 32", "64", "<group = 64, pads = [4, 5, 6, 3]>", "1, 10, 10, 64"),
+    PLANE("1, 11, 40, 20", "2, 3, 3, 1, 16", "20", "<group = 20, pads = [1, 2, 1, 2], dilations = [1, 2]>",
+          "1, 11, 40, 20"),
     /* one spatial axis */
+    LINE("2, 50, 24", "2, 4, 1, 16", "24", "<group = 24, pads = [1, 2]>", "2, 50, 24"),
     LINE("2, 50, 12", "1, 3, 12, 32", "20", "<pads = [1, 1], strides = [2]>", "2, 25, 20"),
     LINE("B, 33, 12", "2, 1, 12, 16", "32", "", "B, 33, 32"),
 };

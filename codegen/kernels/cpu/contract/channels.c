@@ -15,7 +15,9 @@
  * Of bytes a step takes four channels: a word of the image and one of each filter, whose product is dot4.
  *
  * Where each filter has an input channel of its own, panels and their channels are one, and the factor of the image is
- * a vector, too: a patch has the channels of its item alone.
+ * a vector, too. Beside so few products copying would count, so that windows of images with channels last are read
+ * where they lie: rows outside are left out, columns outside are masked at both ends of a tile. Else a patch has the
+ * channels of its item alone.
  *
  * An element is one sum in a fixed order of taps and channels, whatever the threads. Sums go through a block in memory
  * to the fused epilogue, so that its code is there once. */
@@ -60,6 +62,7 @@ typedef struct channels {
   tiling t;
   uint32_t axes; /* spatial axes of the node */
   bool product, depthwise;
+  bool direct;                              /* windows are read from where they lie */
   bool planes;                              /* a patch has a plane for each channel, as the image */
   kva_dtype sum;                            /* float, or int32 of bytes */
   int64_t word, size;                       /* channels that a step takes, bytes of one */
@@ -125,6 +128,17 @@ static bool is_product(const channels *x) {
   return g->groups == 1 && !x->depthwise && has_channels_last(x);
 }
 
+enum { MIN_DIRECT = 7 }; /* columns */
+
+/* A depthwise convolution takes few products of an element, beside which copying it counts. Its taps outside of the
+ * image are whole rows of a window, which are left out, or belong to the first and last columns. */
+static bool reads_windows(const channels *x) {
+  const kva_value *v = kva_operand(x->n, 0);
+  if (!x->depthwise || !has_channels_last(x)) return false;
+  if (!v->def || !x->l->computes(x->l, v) || x->l->computes(x->l, kva_operand(v->def, 0))) return false;
+  return x->g.dilation[0] == 1 && x->g.out[1] >= MIN_DIRECT;
+}
+
 /* ---- tiling ------------------------------------------------------------------------------------------------------ */
 
 /* From a result to the next in the patch, and in steps of the patch in the image. One tap leaves what it skips. */
@@ -162,14 +176,21 @@ static double tile_cycles(const channels *x, int64_t positions) {
   return image > step ? image : step;
 }
 
+/* A row of the filters stays in registers while a window is read. */
+static int64_t most_positions(const channels *x) {
+  int64_t most = kva_contract_most_rows(x->l->target, x->vectors);
+  int64_t others = x->l->target->vector_registers / x->vectors - x->g.kernel[1] - 1;
+  return x->direct && others < most && others > 0 ? others : most;
+}
+
 /* The tile that computes least, counted in cycles; of equals the one of most columns. */
 static bool choose_tile(channels *x) {
-  int64_t most = kva_contract_most_rows(x->l->target, x->vectors);
-  int64_t height = x->product ? 1 : x->g.out[0], width = x->product ? positions_known(x) : x->g.out[1];
+  int64_t most = most_positions(x);
+  int64_t height = x->product || x->direct ? 1 : x->g.out[0], width = x->product ? positions_known(x) : x->g.out[1];
   double best = 0;
   for (int64_t c = most < width ? most : width; c >= 1; c--)
     for (int64_t r = 1; r * c <= most && r <= height; r++) {
-      if (!x->product && patch_elements(x, r, c) > most_copied(x)) break;
+      if (!x->product && !x->direct && patch_elements(x, r, c) > most_copied(x)) break;
       double cycles = (double)(kva_ceil_div(height, r) * kva_ceil_div(width, c)) * tile_cycles(x, r * c);
       if (best > 0 && cycles >= best) continue;
       best = cycles;
@@ -263,9 +284,16 @@ static void choose_patch_blocks(channels *x) {
   t->block_rows = even_block(g->out[0], most, t->rows);
 }
 
+static void choose_direct_blocks(channels *x) {
+  x->t.panels = x->group_panels, x->pitch = x->t.panels * x->panel;
+  x->t.block_rows = x->g.out[0], x->t.block_columns = x->g.out[1];
+}
+
 static void choose_blocks(channels *x) {
   if (x->product)
     choose_product_blocks(x);
+  else if (x->direct)
+    choose_direct_blocks(x);
   else
     choose_patch_blocks(x);
   if (x->depthwise || x->group_panels * panel_bytes(x) <= x->l->target->l2_bytes / 2) split_rows(x);
@@ -288,7 +316,8 @@ static channels channels_of(kva_lower *l, const kva_node *n) {
   x.vectors = x.panel / kva_target_lanes(l->target, KVA_F32);
   x.group_panels = kva_ceil_div(x.g.filters, x.panel);
   x.product = is_product(&x);
-  x.planes = !has_channels_last(&x) && x.word == 1;
+  x.direct = reads_windows(&x);
+  x.planes = !has_channels_last(&x) && x.word == 1 && !x.depthwise;
   return x;
 }
 
@@ -406,8 +435,27 @@ static void split_position(const channels *x, const kva_expr *position, const kv
   idx[1 + x->axes] = kva_expr_mod(x->e, in_image, width);
 }
 
+/* Of an element of a window where it lies; its row exists. */
+static kva_kval window_element(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j,
+                               const place *p) {
+  const kva_expr *idx[KVA_MAX_RANK] = {x->image, plus(x, times(x, p->panel, x->panel), j)}, *tile[] = {r, q};
+  kva_kval inside = kva_k_index_lt(x->kb, idx[1], num(x, x->g.filters));
+  for (uint32_t d = 0; d < x->axes; d++) {
+    uint32_t axis = AXES - x->axes + d;
+    const kva_expr *first = times(x, plus(x, p->from[axis], tile[axis]), x->g.stride[axis]);
+    const kva_expr *at = plus(x, first, times(x, p->tap[axis], x->g.dilation[axis]));
+    idx[2 + d] = kva_expr_addi(x->e, at, -x->g.before[axis]);
+    if (axis == 0) continue;
+    inside = kva_k_and(x->kb, inside, kva_k_index_le(x->kb, num(x, 0), idx[2 + d]));
+    inside = kva_k_and(x->kb, inside, kva_k_index_lt(x->kb, idx[2 + d], num(x, x->g.in[axis])));
+    if (inside) idx[2 + d] = clamped(x, idx[2 + d], x->g.in[axis]);
+  }
+  return kva_masked_operand(x->l, x->n, 0, idx, inside);
+}
+
 static kva_kval image_element(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j,
                               const place *p) {
+  if (x->direct) return window_element(x, r, q, j, p);
   if (x->product) {
     const kva_expr *idx[KVA_MAX_RANK];
     split_position(x, plus(x, p->from[1], q), idx);
@@ -453,6 +501,30 @@ static kva_kval product_of(const channels *x, const kva_expr *r, const kva_expr 
   kva_kval a = word_from(x, image_element, r, q, j, p), b = word_from(x, filter_element, r, q, j, p);
   bool first = kva_operand_type(x->n, 0)->dtype == KVA_U8; /* dot4 takes the unsigned factor first */
   return kva_k_op(x->kb, KVA_K_dot4, first ? a : b, first ? b : a, sum);
+}
+
+/* The taps of a row of the window: neighbours share elements. */
+static void add_row(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
+  const kva_expr *at = sum_at(x, r, q, j);
+  kva_kval sum = kva_k_load(x->kb, x->acc, at);
+  for (int64_t w = 0; w < x->g.kernel[1]; w++) {
+    place tap = *p;
+    tap.tap[1] = num(x, w);
+    sum = product_of(x, r, q, j, &tap, sum);
+  }
+  kva_k_store(x->kb, x->acc, at, sum);
+}
+
+/* Of the rows of the window that exist. */
+static void add_rows(const channels *x, place *p) {
+  const geometry *g = &x->g;
+  const kva_expr *top = kva_expr_addi(x->e, times(x, p->from[0], g->stride[0]), -g->before[0]), *none = num(x, 0);
+  const kva_expr *first = kva_expr_max(x->e, none, minus(x, none, top));
+  const kva_expr *end = least(x, num(x, g->kernel[0]), minus(x, num(x, g->in[0]), top));
+  kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_max(x->e, none, minus(x, end, first)), "h");
+  p->tap[0] = plus(x, first, h->var), p->c = none;
+  over_tile(x, add_row, p);
+  kva_k_loop_end(x->kb, h);
 }
 
 static void add_product(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j, const place *p) {
@@ -575,7 +647,10 @@ static void compute_tile(const channels *x, place *p) {
     if (p->from[d] != p->start[d]) p->from[d] = kva_k_name(x->kb, p->from[d], kva_expr_addi(x->e, last, 1));
   }
   over_tile(x, clear_sum, p);
-  add_products(x, p);
+  if (x->direct)
+    add_rows(x, p);
+  else
+    add_products(x, p);
   over_tile(x, save_sum, p);
   store_tile(x, p);
 }
@@ -584,17 +659,19 @@ static void compute_block(const channels *x) {
   const kva_expr *tiles[AXES];
   int64_t size[] = {x->t.rows, x->t.columns};
   for (int d = 0; d < AXES; d++) tiles[d] = kva_expr_ceildiv(x->e, minus(x, x->end[d], x->begin[d]), num(x, size[d]));
-  kva_kloop *panel = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
+  kva_kloop *panel = x->direct ? NULL : kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[0], "i");
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[1], "k");
+  if (x->direct) panel = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
   place p = {
       .panel = plus(x, plus(x, times(x, x->group, x->group_panels), x->first_panel), panel->var),
       .start = {plus(x, x->begin[0], times(x, i->var, size[0])), plus(x, x->begin[1], times(x, k->var, size[1]))},
       .tile = plus(x, times(x, plus(x, x->before, i->var), kva_ceil_div(x->t.block_columns, size[1])), k->var)};
   compute_tile(x, &p);
+  if (x->direct) kva_k_loop_end(x->kb, panel);
   kva_k_loop_end(x->kb, k);
   kva_k_loop_end(x->kb, i);
-  kva_k_loop_end(x->kb, panel);
+  if (!x->direct) kva_k_loop_end(x->kb, panel);
 }
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
@@ -622,7 +699,7 @@ static void compute_item(channels *x, const kva_expr *first, const kva_expr *con
   place_block(x, 0, digit(x, &rest, blocks[0]), x->t.block_rows);
   x->image = rest;
   x->before = times(x, block->var, x->t.panels == 1 ? kva_ceil_div(x->t.block_rows, x->t.rows) : 0);
-  if (!x->product) copy_patch(x);
+  if (!x->product && !x->direct) copy_patch(x);
   compute_block(x);
   kva_k_loop_end(x->kb, block);
 }
@@ -638,7 +715,7 @@ void kva_cpu_channels_emit(kva_lower *l, const kva_node *n) {
                               kva_expr_ceildiv(x.e, results_of(&x, 1), num(&x, x.t.block_columns))};
   const kva_expr *all = kva_expr_mul(x.e, blocks[0], blocks[1]);
   if (!x.product) all = kva_expr_mul(x.e, all, n->results[0].type->dims[0]);
-  if (!x.product)
+  if (!x.product && !x.direct)
     x.patch = kva_k_local(x.kb, "patch", kva_operand_type(n, 0)->dtype, x.patch_rows * x.patch_columns * x.pitch);
   x.block = kva_k_local(x.kb, "block", x.sum, x.t.rows * x.t.columns * x.panel);
   x.acc = kva_k_local(x.kb, "acc", x.sum, x.t.rows * x.t.columns * x.panel);

@@ -19,9 +19,13 @@
 #include "passes/fuse_internal.h"
 #include "passes/layout.h"
 
-/* In elements moved, a store and a load: what a result of a convolution gains for each product, and one without. */
-#define GAIN_OF_PRODUCT   (1.0 / 300)
-#define GAIN_OF_DEPTHWISE 0.3
+/* In elements moved, a store and a load: what a result of a convolution gains for each product, and of a
+ * depthwise one for each tap. */
+#define GAIN_OF_PRODUCT (1.0 / 300)
+#define GAIN_OF_TAP     0.1
+
+/* Taps of a depthwise convolution that gain nothing. */
+enum { MIN_TAPS = 6 };
 
 /* Products of an element of an image for which it is worth a store and a load that their kernel reads it in order. */
 enum { MIN_PRODUCTS = 256 };
@@ -276,15 +280,28 @@ static bool is_transformed(const kva_layout *l, const kva_node *n) {
   return kva_layout_winograd_gain(l, n) > 0;
 }
 
+static bool is_depthwise(const kva_node *n) {
+  return kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
+}
+
+/* Lines of channels first are computed in whole vectors. */
+static double depthwise_gain(const kva_layout *l, const kva_node *n) {
+  const kva_type *y = n->results[0].type;
+  int64_t columns = kva_type_extent(y, y->rank - 1), lanes = kva_layout_lanes(l);
+  double taps = products_of(l, n) / elements_of(l, y) - MIN_TAPS;
+  double computed = (double)((columns + lanes - 1) / lanes * lanes) / (double)columns;
+  return elements_of(l, y) * computed * GAIN_OF_TAP * (taps > 1 ? taps : 1);
+}
+
 static double gain_of(const kva_layout *l, const kva_node *n) {
-  bool depthwise = kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
-  if (depthwise) return elements_of(l, n->results[0].type) * GAIN_OF_DEPTHWISE;
+  if (is_depthwise(n)) return depthwise_gain(l, n);
   double saved = kva_layout_winograd_gain(l, n);
   return products_of(l, n) * GAIN_OF_PRODUCT + (saved > 0 ? saved / PRODUCTS_OF_MOVE : 0);
 }
 
 /* The image of a convolution that another layout would slow down. */
 static bool moves_image(const kva_layout *l, const kva_node *n) {
+  if (is_depthwise(n)) return true;
   return is_transformed(l, n) || products_of(l, n) >= MIN_PRODUCTS * elements_of(l, kva_operand_type(n, 0));
 }
 

@@ -29,6 +29,8 @@ bool kva_layout_suits(const kva_layout *l, const kva_node *n);
 /* Channels that its image and kva_layout_filters have beyond n's, for words of bytes. */
 int64_t kva_layout_missing_channels(const kva_node *n);
 kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n);
+/* Floats of a vector. */
+int64_t kva_layout_lanes(const kva_layout *l);
 /* Columns of a panel of `filters` filters in each of `groups`; 0: panels would cross groups. */
 int64_t kva_layout_panel(const kva_layout *l, int64_t filters, int64_t groups);
 /* Room for elements of KVA_F32 or KVA_U32, with any values. */

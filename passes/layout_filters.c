@@ -8,7 +8,6 @@
 
 enum {
   LANES = 16, /* of a CPU that is not known */
-  L2_BYTES = 1 << 20,
   MAX_VECTORS = 3,
   MIN_FILTERS = KVA_FEW_ROWS + 1,
   AXES = 2,
@@ -22,14 +21,14 @@ const kva_node *kva_layout_uniform(const kva_value *w, double *out_x) {
   return n && kva_splat_value(kva_operand(n, 0), out_x) ? n : NULL;
 }
 
-static int64_t lanes_of(const kva_layout *l) {
+int64_t kva_layout_lanes(const kva_layout *l) {
   return l->target ? kva_target_lanes(l->target, KVA_F32) : LANES;
 }
 
 /* As few vectors as compute the least. Three take tiles of fewer positions, one reads more of the image. */
 int64_t kva_layout_panel(const kva_layout *l, int64_t filters, int64_t groups) {
   static const double cycles[] = {0, 7.7, 14, 21.5};
-  int64_t lanes = lanes_of(l), best = 0;
+  int64_t lanes = kva_layout_lanes(l), best = 0;
   double least = 0;
   for (int64_t v = 1; v <= MAX_VECTORS; v++) {
     int64_t panel = v * lanes;
@@ -48,18 +47,10 @@ static bool is_depthwise(const kva_node *n) {
          kva_type_extent(kva_operand_type(n, 1), 1) == 1;
 }
 
-/* Tiles of one vector have the most positions, which share windows, but write a result that is larger than the second
- * cache in more passes. */
-static bool is_of_one_vector(const kva_layout *l, const kva_node *n) {
-  const kva_type *y = n->results[0].type;
-  int64_t bytes = sizeof(float), most = l->target ? l->target->l2_bytes : L2_BYTES;
-  for (uint32_t d = 1; d < y->rank; d++) bytes *= kva_type_extent(y, d);
-  return is_depthwise(n) && bytes <= most;
-}
-
+/* The image of a depthwise convolution is a vector, too: wider panels share nothing of it. */
 static int64_t panel_of_node(const kva_layout *l, const kva_node *n) {
-  int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
-  if (is_of_one_vector(l, n)) return lanes_of(l);
+  int64_t groups = ((const kva_conv_attrs *)n->attrs)->group;
+  if (is_depthwise(n)) return kva_layout_lanes(l);
   return kva_layout_panel(l, kva_type_extent(kva_operand_type(n, 1), 0) / groups, groups);
 }
 

@@ -31,6 +31,11 @@ static const char *const programs[] = {
     PLANE("1, 4, 300, 64", "1, 3, 3, 64, 32", "32", "<pads = [1, 1, 1, 1]>", "1, 4, 300, 32"),
     PLANE("1, 40, 40, 64", "2, 3, 3, 64, 32", "64", "<pads = [1, 1, 1, 1]>", "1, 40, 40, 64"),
     PLANE("1, 8, 8, 40", "2, 1, 1, 40, 32", "64", "<strides = [2, 2]>", "1, 4, 4, 64"),
+    /* windows from where many channels lie: rows and columns outside on each side, strides, a dilation, a group */
+    PLANE("2, 5, 29, 256", "2, 3, 3, 256, 32", "40", "<pads = [1, 1, 1, 1]>", "2, 5, 29, 40"),
+    PLANE("1, 9, 38, 128", "1, 5, 3, 128, 32", "32", "<pads = [6, 0, 0, 3], strides = [3, 2]>", "1, 4, 20, 32"),
+    PLANE("B, 4, 20, 260", "1, 1, 2, 260, 16", "16", "<pads = [0, 1, 0, 1], dilations = [1, 2]>", "B, 4, 20, 16"),
+    PLANE("1, 3, 15, 512", "2, 3, 1, 256, 16", "32", "<group = 2, pads = [1, 0, 1, 0]>", "1, 3, 15, 32"),
     /* groups of whole panels; depthwise, with a part of a panel, and more channels than a patch has room for */
     PLANE("2, 9, 9, 24", "4, 3, 3, 12, 32", "128", "<group = 2, pads = [1, 1, 1, 1]>", "2, 9, 9, 128"),
     PLANE("2, 12, 15, 40", "2, 3, 3, 1, 32", "40", "<group = 40, pads = [1, 1, 1, 1]>", "2, 12, 15, 40"),

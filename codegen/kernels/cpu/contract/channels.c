@@ -7,17 +7,17 @@
  * number of each position. Positions are a tile of rows x columns of the result, whose accumulators are registers.
  *
  * A kernel of one tap and stride 1 is a product of matrices: tiles are runs of positions of all images, which are read
- * from where they lie. Others copy the part of an image that a block of the result reads, with the zeros around it, so
- * that each tap is at a constant distance; it is small beside the work that all filters do with it. It has the order of
- * the image, so that copying moves vectors: channels last, or a plane for each. Tiles at an edge move back inside: they
+ * from where they lie. So are windows of images with many channels last: rows outside of the image are left out, and
+ * columns outside are masked, at both ends of a tile. Others copy the part of an image that a block of the result
+ * reads, with the zeros around it, so that the taps of a row and their channels are one run. It has the order of the
+ * image, so that copying moves vectors: channels last, or a plane for each. Tiles at an edge move back inside: they
  * compute some positions again, but store none twice.
  *
  * Of bytes a step takes four channels: a word of the image and one of each filter, whose product is dot4.
  *
  * Where each filter has an input channel of its own, panels and their channels are one, and the factor of the image is
- * a vector, too. Beside so few products copying would count, so that windows of images with channels last are read
- * where they lie: rows outside are left out, columns outside are masked at both ends of a tile. Else a patch has the
- * channels of its item alone.
+ * a vector, too. Few products of an element hide no copying, so that all but short rows are read where they lie; a
+ * patch has the channels of its item alone.
  *
  * An element is one sum in a fixed order of taps and channels, whatever the threads. Sums go through a block in memory
  * to the fused epilogue, so that its code is there once. */
@@ -128,15 +128,21 @@ static bool is_product(const channels *x) {
   return g->groups == 1 && !x->depthwise && has_channels_last(x);
 }
 
-enum { MIN_DIRECT = 7 }; /* columns */
+enum {
+  MIN_COLUMNS = 7, /* of a depthwise convolution */
+  MIN_STEPS = 256, /* of a tap for each column of the image: the loop over a row of the window costs about 50 cycles */
+};
 
-/* A depthwise convolution takes few products of an element, beside which copying it counts. Its taps outside of the
- * image are whole rows of a window, which are left out, or belong to the first and last columns. */
+/* The image is memory with channels last, and its rows are long enough for tiles of one: then windows need not be
+ * copied. Taps outside of the image are whole rows of a window, which are left out, or belong to the first and last
+ * columns of a tile. */
 static bool reads_windows(const channels *x) {
   const kva_value *v = kva_operand(x->n, 0);
-  if (!x->depthwise || !has_channels_last(x)) return false;
+  if (x->product || x->word > 1 || x->g.dilation[0] != 1 || !has_channels_last(x)) return false;
   if (!v->def || !x->l->computes(x->l, v) || x->l->computes(x->l, kva_operand(v->def, 0))) return false;
-  return x->g.dilation[0] == 1 && x->g.out[1] >= MIN_DIRECT;
+  if (x->depthwise) return x->g.out[1] >= MIN_COLUMNS;
+  bool window = x->g.kernel[0] * x->g.kernel[1] > 1 && x->g.channels * x->g.stride[1] >= MIN_STEPS;
+  return window && x->g.out[1] >= kva_contract_most_rows(x->l->target, x->vectors);
 }
 
 /* ---- tiling ------------------------------------------------------------------------------------------------------ */
@@ -180,7 +186,7 @@ static double tile_cycles(const channels *x, int64_t positions) {
 static int64_t most_positions(const channels *x) {
   int64_t most = kva_contract_most_rows(x->l->target, x->vectors);
   int64_t others = x->l->target->vector_registers / x->vectors - x->g.kernel[1] - 1;
-  return x->direct && others < most && others > 0 ? others : most;
+  return x->direct && x->depthwise && others < most && others > 0 ? others : most;
 }
 
 /* The tile that computes least, counted in cycles; of equals the one of most columns. */
@@ -244,7 +250,7 @@ static bool may_split_panels(const channels *x) {
   double copied = (double)patch_elements(x, x->t.block_rows, x->t.block_columns) / (double)x->pitch;
   double products = (double)(x->t.block_rows * x->t.block_columns * x->g.kernel[0] * x->g.kernel[1] * x->panel);
   if (x->t.panels == 1 || x->depthwise) return false;
-  return x->product || (double)kva_ceil_div(x->t.panels, 2) * products >= MIN_PRODUCTS * copied;
+  return x->product || x->direct || (double)kva_ceil_div(x->t.panels, 2) * products >= MIN_PRODUCTS * copied;
 }
 
 /* An item takes the panels that stay in the second cache, and all blocks, so that filters come there once; then less
@@ -292,7 +298,7 @@ static void choose_direct_blocks(channels *x) {
 static void choose_blocks(channels *x) {
   if (x->product)
     choose_product_blocks(x);
-  else if (x->direct)
+  else if (x->direct && x->depthwise)
     choose_direct_blocks(x);
   else
     choose_patch_blocks(x);
@@ -412,6 +418,15 @@ static void over_tile(const channels *x, tile_body body, const place *p) {
   kva_k_loop_end(x->kb, r);
 }
 
+/* The same of positions that are constants: whether a tap of one exists may be known. */
+static void over_positions(const channels *x, tile_body body, const place *p) {
+  for (int64_t i = 0; i < x->t.rows * x->t.columns; i++) {
+    kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
+    body(x, num(x, i / x->t.columns), num(x, i % x->t.columns), j->var, p);
+    kva_k_loop_end(x->kb, j);
+  }
+}
+
 static const kva_expr *sum_at(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j) {
   return plus(x, times(x, plus(x, times(x, r, x->t.columns), q), x->panel), j);
 }
@@ -438,8 +453,14 @@ static void split_position(const channels *x, const kva_expr *position, const kv
 /* Of an element of a window where it lies; its row exists. */
 static kva_kval window_element(const channels *x, const kva_expr *r, const kva_expr *q, const kva_expr *j,
                                const place *p) {
-  const kva_expr *idx[KVA_MAX_RANK] = {x->image, plus(x, times(x, p->panel, x->panel), j)}, *tile[] = {r, q};
-  kva_kval inside = kva_k_index_lt(x->kb, idx[1], num(x, x->g.filters));
+  const kva_expr *idx[KVA_MAX_RANK] = {x->image}, *tile[] = {r, q};
+  kva_kval inside = NULL;
+  if (x->depthwise) {
+    idx[1] = plus(x, times(x, p->panel, x->panel), j);
+    inside = kva_k_index_lt(x->kb, idx[1], num(x, x->g.filters));
+  } else {
+    idx[1] = plus(x, times(x, x->group, x->g.channels), p->c);
+  }
   for (uint32_t d = 0; d < x->axes; d++) {
     uint32_t axis = AXES - x->axes + d;
     const kva_expr *first = times(x, plus(x, p->from[axis], tile[axis]), x->g.stride[axis]);
@@ -515,15 +536,25 @@ static void add_row(const channels *x, const kva_expr *r, const kva_expr *q, con
   kva_k_store(x->kb, x->acc, at, sum);
 }
 
-/* Of the rows of the window that exist. */
-static void add_rows(const channels *x, place *p) {
+/* Begins the loop over the rows of the window; of one in place, over those that exist. */
+static kva_kloop *begin_rows(const channels *x, place *p) {
   const geometry *g = &x->g;
-  const kva_expr *top = kva_expr_addi(x->e, times(x, p->from[0], g->stride[0]), -g->before[0]), *none = num(x, 0);
-  const kva_expr *first = kva_expr_max(x->e, none, minus(x, none, top));
-  const kva_expr *end = least(x, num(x, g->kernel[0]), minus(x, num(x, g->in[0]), top));
+  const kva_expr *none = num(x, 0), *first = none, *end = num(x, g->kernel[0]);
+  if (x->direct) {
+    const kva_expr *top = kva_expr_addi(x->e, times(x, p->from[0], g->stride[0]), -g->before[0]);
+    first = kva_expr_max(x->e, none, minus(x, none, top));
+    end = least(x, end, minus(x, num(x, g->in[0]), top));
+  }
   kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_max(x->e, none, minus(x, end, first)), "h");
-  p->tap[0] = plus(x, first, h->var), p->c = none;
-  over_tile(x, add_row, p);
+  p->tap[0] = plus(x, first, h->var);
+  return h;
+}
+
+/* Of a depthwise convolution in place. */
+static void add_rows(const channels *x, place *p) {
+  kva_kloop *h = begin_rows(x, p);
+  p->c = num(x, 0);
+  over_positions(x, add_row, p);
   kva_k_loop_end(x->kb, h);
 }
 
@@ -569,21 +600,21 @@ static int64_t streams_of(const channels *x, int64_t steps) {
 
 /* Without dilation the taps of a row of the window and their channels are one run of the patch. */
 static void add_products(const channels *x, place *p) {
-  bool run = (x->g.dilation[1] == 1 && !x->planes) || x->g.kernel[1] == 1;
+  bool run = (x->g.dilation[1] == 1 && !x->planes && !x->direct) || x->g.kernel[1] == 1;
   int64_t steps = x->g.channels / x->word * (run ? x->g.kernel[1] : 1), streams = streams_of(x, steps);
-  kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->g.kernel[0]), "h");
+  kva_kloop *h = begin_rows(x, p);
   kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, run ? 1 : x->g.kernel[1]), "w");
   kva_kloop *c = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, steps / streams), "c");
   const kva_expr *steps_here = num(x, x->g.channels / x->word);
-  const kva_expr *segment = plus(x, times(x, h->var, run ? 1 : x->g.kernel[1]), w->var);
+  const kva_expr *segment = plus(x, times(x, p->tap[0], run ? 1 : x->g.kernel[1]), w->var);
   if (streams == 1)
     fetch_next_panel(x, p, plus(x, times(x, segment, steps), c->var),
                      x->g.kernel[0] * (run ? 1 : x->g.kernel[1]) * steps);
   for (int64_t s = 0; s < streams; s++) {
     const kva_expr *step = kva_expr_addi(x->e, c->var, s * (steps / streams));
-    p->tap[0] = h->var, p->tap[1] = run ? kva_expr_div(x->e, step, steps_here) : w->var;
+    p->tap[1] = run ? kva_expr_div(x->e, step, steps_here) : w->var;
     p->c = times(x, run ? kva_expr_mod(x->e, step, steps_here) : step, x->word);
-    over_tile(x, add_product, p);
+    (x->direct ? over_positions : over_tile)(x, add_product, p);
   }
   kva_k_loop_end(x->kb, c);
   kva_k_loop_end(x->kb, w);
@@ -647,7 +678,7 @@ static void compute_tile(const channels *x, place *p) {
     if (p->from[d] != p->start[d]) p->from[d] = kva_k_name(x->kb, p->from[d], kva_expr_addi(x->e, last, 1));
   }
   over_tile(x, clear_sum, p);
-  if (x->direct)
+  if (x->direct && x->depthwise)
     add_rows(x, p);
   else
     add_products(x, p);
@@ -659,19 +690,20 @@ static void compute_block(const channels *x) {
   const kva_expr *tiles[AXES];
   int64_t size[] = {x->t.rows, x->t.columns};
   for (int d = 0; d < AXES; d++) tiles[d] = kva_expr_ceildiv(x->e, minus(x, x->end[d], x->begin[d]), num(x, size[d]));
-  kva_kloop *panel = x->direct ? NULL : kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
+  bool last = x->direct && x->depthwise;
+  kva_kloop *panel = last ? NULL : kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[0], "i");
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[1], "k");
-  if (x->direct) panel = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
+  if (last) panel = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
   place p = {
       .panel = plus(x, plus(x, times(x, x->group, x->group_panels), x->first_panel), panel->var),
       .start = {plus(x, x->begin[0], times(x, i->var, size[0])), plus(x, x->begin[1], times(x, k->var, size[1]))},
       .tile = plus(x, times(x, plus(x, x->before, i->var), kva_ceil_div(x->t.block_columns, size[1])), k->var)};
   compute_tile(x, &p);
-  if (x->direct) kva_k_loop_end(x->kb, panel);
+  if (last) kva_k_loop_end(x->kb, panel);
   kva_k_loop_end(x->kb, k);
   kva_k_loop_end(x->kb, i);
-  if (!x->direct) kva_k_loop_end(x->kb, panel);
+  if (!last) kva_k_loop_end(x->kb, panel);
 }
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */

@@ -32,6 +32,24 @@ static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a
   return LLVMBuildICmp(e->b, int_predicate(op, kva_dtype_is_unsigned(t) || t == KVA_BOOL), a, b, "");
 }
 
+/* The instruction of x86 for vectors of f32: y if x is beyond it, else x, and so a NaN in x, not in y. From a
+ * comparison and a selection LLVM 19 makes it only where it does not merge the latter with the one for NaN. NULL: there
+ * is none. */
+static LLVMValueRef machine_minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef x, LLVMValueRef y) {
+  enum { CURRENT_ROUNDING = 4 };
+  unsigned lanes = kva_ll_is_vector(x) ? LLVMGetVectorSize(LLVMTypeOf(x)) : 1;
+  LLVMValueRef args[] = {y, x, LLVMConstInt(LLVMInt32TypeInContext(e->ctx), CURRENT_ROUNDING, false)};
+  bool fits = lanes * sizeof(float) <= (size_t)e->cg->target.vector_bytes;
+  if (t != KVA_F32 || !fits || !kva_target_has(&e->cg->target, KVA_TARGET_PAIRS)) return NULL;
+  switch (lanes) {
+  case 4: return kva_ll_intrinsic(e, is_min ? "llvm.x86.sse.min.ps" : "llvm.x86.sse.max.ps", 0, NULL, 2, args);
+  case 8: return kva_ll_intrinsic(e, is_min ? "llvm.x86.avx.min.ps.256" : "llvm.x86.avx.max.ps.256", 0, NULL, 2, args);
+  case 16:
+    return kva_ll_intrinsic(e, is_min ? "llvm.x86.avx512.min.ps.512" : "llvm.x86.avx512.max.ps.512", 0, NULL, 3, args);
+  default: return NULL;
+  }
+}
+
 /* min(a, b) if is_min, else max(a, b); NaN if either is NaN. The comparison yields a if either is NaN (as the machine's
  * max does), so only a NaN in b remains to be handled, and none if b is a constant. Constants must come second also
  * because of LLVM 19: for max(0, |x|) with the constant first, its InstCombine loses the |.| in the comparison. */
@@ -51,8 +69,11 @@ static LLVMValueRef minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a
     a = b;
     b = constant;
   }
-  LLVMValueRef second = LLVMBuildFCmp(e->b, is_min ? LLVMRealOGT : LLVMRealOLT, a, b, "");
-  LLVMValueRef best = LLVMBuildSelect(e->b, second, b, a, "");
+  LLVMValueRef best = LLVMIsConstant(b) ? NULL : machine_minmax(e, t, is_min, a, b);
+  if (!best) {
+    LLVMValueRef second = LLVMBuildFCmp(e->b, is_min ? LLVMRealOGT : LLVMRealOLT, a, b, "");
+    best = LLVMBuildSelect(e->b, second, b, a, "");
+  }
   return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, b, b, ""), b, best, "");
 }
 

@@ -21,7 +21,7 @@
 
 /* In elements moved, a store and a load: what a result of a convolution gains for each product, and of a
  * depthwise one for each tap. */
-#define GAIN_OF_PRODUCT (1.0 / 300)
+#define GAIN_OF_PRODUCT 0.01
 #define GAIN_OF_TAP     0.1
 
 /* Taps of a depthwise convolution that gain nothing. */
@@ -295,8 +295,9 @@ static double depthwise_gain(const kva_layout *l, const kva_node *n) {
 
 static double gain_of(const kva_layout *l, const kva_node *n) {
   if (is_depthwise(n)) return depthwise_gain(l, n);
-  double saved = kva_layout_winograd_gain(l, n);
-  return products_of(l, n) * GAIN_OF_PRODUCT + (saved > 0 ? saved / PRODUCTS_OF_MOVE : 0);
+  double saved = kva_layout_winograd_gain(l, n), wasted = kva_layout_padding(l, n);
+  return products_of(l, n) * GAIN_OF_PRODUCT * (wasted < 1 ? 1 - wasted : 0) +
+         (saved > 0 ? saved / PRODUCTS_OF_MOVE : 0);
 }
 
 /* The image of a convolution that another layout would slow down. */

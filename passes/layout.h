@@ -26,6 +26,8 @@ typedef struct kva_layout {
 const kva_node *kva_layout_uniform(const kva_value *w, double *out_x);
 /* The filters of n in panels, if a convolution with channels last takes them. */
 bool kva_layout_suits(const kva_layout *l, const kva_node *n);
+/* Filters that panels have beyond n's, for each of n's. */
+double kva_layout_padding(const kva_layout *l, const kva_node *n);
 /* Channels that its image and kva_layout_filters have beyond n's, for words of bytes. */
 int64_t kva_layout_missing_channels(const kva_node *n);
 kva_value *kva_layout_filters(kva_layout *l, kva_builder *b, const kva_node *n);

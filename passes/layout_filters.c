@@ -54,6 +54,11 @@ static int64_t panel_of_node(const kva_layout *l, const kva_node *n) {
   return kva_layout_panel(l, kva_type_extent(kva_operand_type(n, 1), 0) / groups, groups);
 }
 
+double kva_layout_padding(const kva_layout *l, const kva_node *n) {
+  int64_t filters = kva_type_extent(kva_operand_type(n, 1), 0), panel = panel_of_node(l, n);
+  return (double)((panel - filters % panel) % panel) / (double)filters;
+}
+
 static bool fits(const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);

@@ -253,6 +253,41 @@ static void test_max_of_nan(void **state) {
   jit_destroy(&j);
 }
 
+/* Of elements of two arrays, in vectors and in several side by side; NaN wherever one is. */
+static void check_minmax(const kva_target_options *options, uint32_t width, bool is_min) {
+  enum { N = 77 };
+  jit j = jit_create_for("minmax", options);
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, 2 * N)), *pz = param(&j, "z", KVA_F32, jit_const(&j, N));
+  kva_kloop *i = kva_k_loop_begin(j.kb, KVA_K_VECTOR, jit_const(&j, N), "i");
+  i->width = width;
+  kva_kval a = kva_k_load(j.kb, px, i->var), b = kva_k_load(j.kb, px, kva_expr_addi(j.exprs, i->var, N));
+  kva_k_store(j.kb, pz, i->var, kva_k2(j.kb, is_min ? KVA_K_min : KVA_K_max, a, b));
+  kva_k_loop_end(j.kb, i);
+  jit_compile(&j, false, 0, NULL);
+  fill();
+  for (int k = 0; k < N; k += 3) x[k + k % 2 * N] = NAN;
+  jit_run(&j, (void *[]){x, out}, NULL, j.grid);
+  for (int k = 0; k < N; k++) {
+    float most = is_min ? fminf(x[k], x[k + N]) : fmaxf(x[k], x[k + N]);
+    assert_true(k % 3 ? out[k] == most : isnan(out[k]));
+  }
+  jit_destroy(&j);
+}
+
+static void test_minmax(void **state) {
+  (void)state;
+  static const kva_target_options targets[] = {
+    {.vector_bits = 0},
+    {.vector_bits = 128},
+#if defined __x86_64__
+    {.cpu = "x86-64-v3"},
+#endif
+  };
+  for (size_t t = 0; t < sizeof targets / sizeof *targets; t++)
+    for (uint32_t width = 0; width <= 4; width += 2)
+      for (int is_min = 0; is_min < 2; is_min++) check_minmax(&targets[t], width, is_min);
+}
+
 /* strict_order: the same bits as a plain loop. */
 static void test_strict_order(void **state) {
   (void)state;
@@ -657,15 +692,13 @@ static void test_joined(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_remainders),    cmocka_unit_test(test_symbolic),
-      cmocka_unit_test(test_broadcast),     cmocka_unit_test(test_collapse),
-      cmocka_unit_test(test_guard),         cmocka_unit_test(test_guarded_store),
-      cmocka_unit_test(test_reductions),    cmocka_unit_test(test_max_of_nan),
-      cmocka_unit_test(test_strict_order),  cmocka_unit_test(test_softmax),
-      cmocka_unit_test(test_scan),          cmocka_unit_test(test_gather),
-      cmocka_unit_test(test_types),         cmocka_unit_test(test_dependent_nests),
-      cmocka_unit_test(test_equal_kernels), cmocka_unit_test(test_empty_nest),
-      cmocka_unit_test(test_stride),        cmocka_unit_test(test_joined),
+      cmocka_unit_test(test_remainders),    cmocka_unit_test(test_symbolic),   cmocka_unit_test(test_broadcast),
+      cmocka_unit_test(test_collapse),      cmocka_unit_test(test_guard),      cmocka_unit_test(test_guarded_store),
+      cmocka_unit_test(test_reductions),    cmocka_unit_test(test_max_of_nan), cmocka_unit_test(test_minmax),
+      cmocka_unit_test(test_strict_order),  cmocka_unit_test(test_softmax),    cmocka_unit_test(test_scan),
+      cmocka_unit_test(test_gather),        cmocka_unit_test(test_types),      cmocka_unit_test(test_dependent_nests),
+      cmocka_unit_test(test_equal_kernels), cmocka_unit_test(test_empty_nest), cmocka_unit_test(test_stride),
+      cmocka_unit_test(test_joined),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
  * which become bytes. Constant matrices of floats whose memory can be given back go into panels, too, if a product with
  * them has few rows, or an unknown number. Else matmul<transpose_b>(x, w) with constant w of floats becomes a product
  * with w transposed. Products of few rows read w along the depth as well as along its columns: if there are no others,
- * a transposed w stays. Matrices of bytes whose products take words of four steps
+ * a transposed w stays, unless it is small. Matrices of bytes whose products take words of four steps
  * (codegen/kernels/any/contract/words.c) are such words, in panels; others are transposed like floats. A CPU with AMX
  * gets those for many rows in panels whose words are four bytes of a column (codegen/kernels/cpu/contract/amx.c copies
  * them). Filters of bytes get four channels side by side, the factor of one step, and channels of zeros where their
@@ -460,13 +460,21 @@ static void note_rows(packing *p, const kva_node *n) {
     kva_map_set(p->rows, &t->data, sizeof t->data, (void *)(rows_read(p, t) | rows_of(p->m, u->user)));
 }
 
+/* Sums along a short depth end with one over lanes, which panels do not need, and a copy is soon made. */
+static bool is_small(const kva_tensor_data *t) {
+  enum { MOST_BYTES = 1 << 20 };
+  return t->dtype == KVA_F32 && t->bytes <= MOST_BYTES;
+}
+
 /* Products of a few rows, or of an unknown number, read panels, if AMX does not copy the elements anyway. Data that
- * cannot be given back would be in memory twice; pages of a file can, but few rows are not worth reading all of it. */
+ * cannot be given back would be in memory twice; pages of a file can, but few rows are not worth reading all of a large
+ * one. */
 static bool are_read_in_panels(const packing *p, const kva_tensor_data *t) {
   uintptr_t rows = rows_read(p, t);
   bool copied = p->target && p->target->bf16x3_gemm;
   bool unknown = rows & UNKNOWN_ROWS && t->dtype == KVA_F32 && !copied;
-  return (rows & FEW_ROWS && t->spare) || (unknown && (t->spare || t->mapped));
+  bool few = rows & FEW_ROWS && (t->spare || (t->mapped && is_small(t)));
+  return few || (unknown && (t->spare || t->mapped));
 }
 
 /* Panels of few columns would consist mostly of padding. */
@@ -478,7 +486,7 @@ static bool wants_panels(const packing *p, const kva_node *n, bool *out_transpos
   const kva_tensor_data *t = n->n_results == 1 ? floats_of(&n->results[0], out_transposed) : NULL;
   if (!t || !are_read_in_panels(p, t)) return false;
   if (!fills_panels(t->dims[!*out_transposed], width_of_floats(p, t))) return false;
-  return !*out_transposed || rows_read(p, t) != FEW_ROWS;
+  return !*out_transposed || rows_read(p, t) != FEW_ROWS || is_small(t);
 }
 
 static bool wants_transposition(const packing *p, const kva_node *n) {

@@ -323,7 +323,7 @@ static channels channels_of(kva_lower *l, const kva_node *n) {
   x.group_panels = kva_ceil_div(x.g.filters, x.panel);
   x.product = is_product(&x);
   x.direct = reads_windows(&x);
-  x.planes = !has_channels_last(&x) && x.word == 1 && !x.depthwise;
+  x.planes = !has_channels_last(&x) && x.word == 1 && x.g.channels > 1;
   return x;
 }
 

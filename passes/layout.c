@@ -281,7 +281,7 @@ static bool is_transformed(const kva_layout *l, const kva_node *n) {
 }
 
 static bool is_depthwise(const kva_node *n) {
-  return kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
+  return ((const kva_conv_attrs *)n->attrs)->group > 1 && kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
 }
 
 /* Lines of channels first are computed in whole vectors. */

@@ -42,6 +42,13 @@ bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x) {
   return q.found;
 }
 
+static bool term_varying(const kva_emit *e, const kva_expr_term *t) {
+  for (uint32_t f = 0; f < t->n_factors; f++) {
+    if (kva_ll_expr_varying(e, t->factors[f])) return true;
+  }
+  return false;
+}
+
 static bool is_multiple(const kva_expr *x, int64_t n) {
   KVA_ASSERT(n > 0);
   if (x->kind != KVA_EXPR_SUM || x->constant % n) return false;
@@ -51,15 +58,20 @@ static bool is_multiple(const kva_expr *x, int64_t n) {
   return true;
 }
 
+/* x is var + rest, and lanes have the same rest, a multiple of n. */
+static bool is_var_at_multiple(const kva_emit *e, const kva_expr *x, int64_t n) {
+  const kva_expr *coefficient, *rest;
+  if (!kva_expr_affine(e->k->exprs, x, e->lanes.var, &coefficient, &rest)) return false;
+  return kva_expr_is(coefficient, 1) && !kva_ll_expr_varying(e, rest) && is_multiple(rest, n);
+}
+
 /* mod(var + rest, M): lane 0 is at a multiple of the lane count, as in every vector of a loop. If M and rest are
  * multiples of it, too, the lanes stay within one period and their values are consecutive. The halves of a rotary
  * embedding and reshapes of a row have this form. */
 static bool is_consecutive_mod(const kva_emit *e, const kva_expr *x) {
   int64_t period, n = (int64_t)e->lanes.n;
-  const kva_expr *coefficient, *rest;
   if (x->kind != KVA_EXPR_MOD || !kva_expr_is_const(x->b, &period) || period <= 0 || period % n) return false;
-  if (!kva_expr_affine(e->k->exprs, x->a, e->lanes.var, &coefficient, &rest)) return false;
-  return kva_expr_is(coefficient, 1) && !kva_ll_expr_varying(e, rest) && is_multiple(rest, n);
+  return is_var_at_multiple(e, x->a, n);
 }
 
 static bool is_consecutive(const kva_emit *e, const kva_expr *atom) {
@@ -72,9 +84,7 @@ int64_t kva_ll_expr_stride(const kva_emit *e, const kva_expr *x) {
   int64_t stride = 0;
   for (uint32_t i = 0; i < x->n_terms; i++) {
     const kva_expr_term *t = &x->terms[i];
-    bool varies = false;
-    for (uint32_t f = 0; f < t->n_factors; f++) varies |= kva_ll_expr_varying(e, t->factors[f]);
-    if (!varies) continue;
+    if (!term_varying(e, t)) continue;
     if (stride || t->n_factors != 1 || !is_consecutive(e, t->factors[0])) return 0;
     stride = t->coefficient;
   }
@@ -83,10 +93,7 @@ int64_t kva_ll_expr_stride(const kva_emit *e, const kva_expr *x) {
 
 /* var + rest by n, where lane 0 is at a multiple of n. */
 static bool divides_lanes(const kva_emit *e, const kva_expr *atom, kva_expr_kind kind, int64_t n) {
-  const kva_expr *coefficient, *rest;
-  if (atom->kind != kind || !kva_expr_is(atom->b, n)) return false;
-  if (!kva_expr_affine(e->k->exprs, atom->a, e->lanes.var, &coefficient, &rest)) return false;
-  return kva_expr_is(coefficient, 1) && !kva_ll_expr_varying(e, rest) && is_multiple(rest, n);
+  return atom->kind == kind && kva_expr_is(atom->b, n) && is_var_at_multiple(e, atom->a, n);
 }
 
 static int64_t divisor_of(const kva_emit *e, const kva_expr *x) {
@@ -105,9 +112,7 @@ int64_t kva_ll_expr_interleaved(const kva_emit *e, const kva_expr *x, int64_t *o
   if (n < 2 || (int64_t)e->lanes.n % n) return 0;
   for (uint32_t i = 0; i < x->n_terms; i++) {
     const kva_expr_term *t = &x->terms[i];
-    bool varies = false;
-    for (uint32_t f = 0; f < t->n_factors; f++) varies |= kva_ll_expr_varying(e, t->factors[f]);
-    if (!varies) continue;
+    if (!term_varying(e, t)) continue;
     if (t->n_factors != 1) return 0;
     if (!whole && t->coefficient == 1 && divides_lanes(e, t->factors[0], KVA_EXPR_DIV, n))
       whole = true;
@@ -317,13 +322,6 @@ static LLVMValueRef product_lanes(kva_emit *e, const kva_expr_term *t) {
       uniform = scale(e, uniform, kva_ll_expr(e, t->factors[f]));
   }
   return uniform ? scale(e, varying, kva_ll_splat(e, uniform, e->lanes.n)) : varying;
-}
-
-static bool term_varying(const kva_emit *e, const kva_expr_term *t) {
-  for (uint32_t f = 0; f < t->n_factors; f++) {
-    if (kva_ll_expr_varying(e, t->factors[f])) return true;
-  }
-  return false;
 }
 
 LLVMValueRef kva_ll_expr_parts(kva_emit *e, const kva_expr *x, LLVMValueRef *out_uniform) {

@@ -280,10 +280,6 @@ static bool is_transformed(const kva_layout *l, const kva_node *n) {
   return kva_layout_winograd_gain(l, n) > 0;
 }
 
-static bool is_depthwise(const kva_node *n) {
-  return ((const kva_conv_attrs *)n->attrs)->group > 1 && kva_expr_is(kva_operand_type(n, 1)->dims[1], 1);
-}
-
 /* Lines of channels first are computed in whole vectors. */
 static double depthwise_gain(const kva_layout *l, const kva_node *n) {
   const kva_type *y = n->results[0].type;
@@ -294,7 +290,7 @@ static double depthwise_gain(const kva_layout *l, const kva_node *n) {
 }
 
 static double gain_of(const kva_layout *l, const kva_node *n) {
-  if (is_depthwise(n)) return depthwise_gain(l, n);
+  if (kva_layout_is_depthwise(n)) return depthwise_gain(l, n);
   double saved = kva_layout_winograd_gain(l, n), wasted = kva_layout_padding(l, n);
   return products_of(l, n) * GAIN_OF_PRODUCT * (wasted < 1 ? 1 - wasted : 0) +
          (saved > 0 ? saved / PRODUCTS_OF_MOVE : 0);
@@ -302,7 +298,7 @@ static double gain_of(const kva_layout *l, const kva_node *n) {
 
 /* The image of a convolution that another layout would slow down. */
 static bool moves_image(const kva_layout *l, const kva_node *n) {
-  if (is_depthwise(n)) return true;
+  if (kva_layout_is_depthwise(n)) return true;
   return is_transformed(l, n) || products_of(l, n) >= MIN_PRODUCTS * elements_of(l, kva_operand_type(n, 0));
 }
 

@@ -24,6 +24,8 @@ typedef struct kva_layout {
 
 /* layout_filters.c: what makes w of one number, which all of its elements are; NULL: it is no such value. */
 const kva_node *kva_layout_uniform(const kva_value *w, double *out_x);
+/* Each filter of the convolution n has a channel of its own. */
+bool kva_layout_is_depthwise(const kva_node *n);
 /* The filters of n in panels, if a convolution with channels last takes them. */
 bool kva_layout_suits(const kva_layout *l, const kva_node *n);
 /* Filters that panels have beyond n's, for each of n's. */

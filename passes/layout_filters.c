@@ -40,8 +40,7 @@ int64_t kva_layout_panel(const kva_layout *l, int64_t filters, int64_t groups) {
   return best;
 }
 
-/* Each filter has a channel of its own. */
-static bool is_depthwise(const kva_node *n) {
+bool kva_layout_is_depthwise(const kva_node *n) {
   int64_t groups = ((const kva_conv_attrs *)n->attrs)->group;
   return groups > 1 && kva_type_extent(kva_operand_type(n, 1), 0) == groups &&
          kva_type_extent(kva_operand_type(n, 1), 1) == 1;
@@ -50,7 +49,7 @@ static bool is_depthwise(const kva_node *n) {
 /* The image of a depthwise convolution is a vector, too: wider panels share nothing of it. */
 static int64_t panel_of_node(const kva_layout *l, const kva_node *n) {
   int64_t groups = ((const kva_conv_attrs *)n->attrs)->group;
-  if (is_depthwise(n)) return kva_layout_lanes(l);
+  if (kva_layout_is_depthwise(n)) return kva_layout_lanes(l);
   return kva_layout_panel(l, kva_type_extent(kva_operand_type(n, 1), 0) / groups, groups);
 }
 
@@ -63,7 +62,7 @@ static bool fits(const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);
   kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
-  int64_t elements = is_depthwise(n) ? 3 * (int64_t)LANES : kva_type_extent(w, 1);
+  int64_t elements = kva_layout_is_depthwise(n) ? 3 * (int64_t)LANES : kva_type_extent(w, 1);
   for (uint32_t d = 0; d < window.n; d++)
     elements *= (window.kernel[d] - 1) * window.dilation[d] + 1 + (d + 1 == window.n ? 3 * window.stride[d] : 0);
   return elements <= MAX_PATCH;
@@ -96,7 +95,7 @@ bool kva_layout_suits(const kva_layout *l, const kva_node *n) {
   if (!has_types(n)) return false;
   for (uint32_t d = 1; d < y->rank; d++)
     if (!kva_type_extent(y, d) || !kva_type_extent(x, d)) return false;
-  int64_t groups = is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
+  int64_t groups = kva_layout_is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
   return kva_type_extent(w, 0) / groups >= MIN_FILTERS && fits(n) && panel_of_node(l, n) > 0;
 }
 

@@ -130,7 +130,7 @@ static bool is_product(const channels *x) {
 
 enum {
   MIN_COLUMNS = 7, /* of a depthwise convolution */
-  MIN_STEPS = 256, /* of a tap for each column of the image: the loop over a row of the window costs about 50 cycles */
+  MIN_STEPS = 256, /* of a tap for each column of the image: what copying costs beside the loop over a window's row */
 };
 
 /* The image is memory with channels last, and its rows are long enough for tiles of one: then windows need not be
@@ -182,11 +182,16 @@ static double tile_cycles(const channels *x, int64_t positions) {
   return image > step ? image : step;
 }
 
+/* A depthwise convolution in place: its factors are vectors, and the taps of a row are unrolled. */
+static bool reads_vectors(const channels *x) {
+  return x->direct && x->depthwise;
+}
+
 /* A row of the filters stays in registers while a window is read. */
 static int64_t most_positions(const channels *x) {
   int64_t most = kva_contract_most_rows(x->l->target, x->vectors);
   int64_t others = x->l->target->vector_registers / x->vectors - x->g.kernel[1] - 1;
-  return x->direct && x->depthwise && others < most && others > 0 ? others : most;
+  return reads_vectors(x) && others < most && others > 0 ? others : most;
 }
 
 /* The tile that computes least, counted in cycles; of equals the one of most columns. */
@@ -298,7 +303,7 @@ static void choose_direct_blocks(channels *x) {
 static void choose_blocks(channels *x) {
   if (x->product)
     choose_product_blocks(x);
-  else if (x->direct && x->depthwise)
+  else if (reads_vectors(x))
     choose_direct_blocks(x);
   else
     choose_patch_blocks(x);
@@ -360,6 +365,12 @@ static const kva_expr *clamped(const channels *x, const kva_expr *index, int64_t
   return least(x, kva_expr_max(x->e, index, num(x, 0)), num(x, n - 1));
 }
 
+/* And `inside`: the index on a spatial axis of the image exists. */
+static kva_kval and_exists(const channels *x, kva_kval inside, const kva_expr *index, uint32_t axis) {
+  inside = kva_k_and(x->kb, inside, kva_k_index_le(x->kb, num(x, 0), index));
+  return kva_k_and(x->kb, inside, kva_k_index_lt(x->kb, index, num(x, x->g.in[axis])));
+}
+
 /* The index of operand 0 for an element of the patch, and whether it exists. A vector of which no lane exists has an
  * address inside nevertheless: a page that is not there costs processors much more than the load, although they raise
  * no fault. */
@@ -373,8 +384,7 @@ static kva_kval image_index(const channels *x, const kva_expr *const *at, const 
     uint32_t axis = AXES - x->axes + d;
     const kva_expr *begin = kva_expr_addi(x->e, times(x, x->origin[axis], x->g.stride[axis]), -x->g.before[axis]);
     idx[2 + d] = plus(x, begin, times(x, at[axis], image_step(x, (int)axis)));
-    inside = kva_k_and(x->kb, inside, kva_k_index_le(x->kb, num(x, 0), idx[2 + d]));
-    inside = kva_k_and(x->kb, inside, kva_k_index_lt(x->kb, idx[2 + d], num(x, x->g.in[axis])));
+    inside = and_exists(x, inside, idx[2 + d], axis);
     if (last || d + 1 < x->axes) idx[2 + d] = clamped(x, idx[2 + d], x->g.in[axis]);
   }
   return inside;
@@ -467,8 +477,7 @@ static kva_kval window_element(const channels *x, const kva_expr *r, const kva_e
     const kva_expr *at = plus(x, first, times(x, p->tap[axis], x->g.dilation[axis]));
     idx[2 + d] = kva_expr_addi(x->e, at, -x->g.before[axis]);
     if (axis == 0) continue;
-    inside = kva_k_and(x->kb, inside, kva_k_index_le(x->kb, num(x, 0), idx[2 + d]));
-    inside = kva_k_and(x->kb, inside, kva_k_index_lt(x->kb, idx[2 + d], num(x, x->g.in[axis])));
+    inside = and_exists(x, inside, idx[2 + d], axis);
     if (inside) idx[2 + d] = clamped(x, idx[2 + d], x->g.in[axis]);
   }
   return kva_masked_operand(x->l, x->n, 0, idx, inside);
@@ -678,7 +687,7 @@ static void compute_tile(const channels *x, place *p) {
     if (p->from[d] != p->start[d]) p->from[d] = kva_k_name(x->kb, p->from[d], kva_expr_addi(x->e, last, 1));
   }
   over_tile(x, clear_sum, p);
-  if (x->direct && x->depthwise)
+  if (reads_vectors(x))
     add_rows(x, p);
   else
     add_products(x, p);
@@ -690,7 +699,7 @@ static void compute_block(const channels *x) {
   const kva_expr *tiles[AXES];
   int64_t size[] = {x->t.rows, x->t.columns};
   for (int d = 0; d < AXES; d++) tiles[d] = kva_expr_ceildiv(x->e, minus(x, x->end[d], x->begin[d]), num(x, size[d]));
-  bool last = x->direct && x->depthwise;
+  bool last = reads_vectors(x);
   kva_kloop *panel = last ? NULL : kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->n_panels, "panel");
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[0], "i");
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles[1], "k");

@@ -8,9 +8,9 @@
  * visible if s <= t + offset; with window > 0, if t + offset - window < s <= t + offset. A row without visible keys
  * gives y = 0 and lse = -inf. lse is float (double for double).
  *
- * Gradients recompute the probabilities p = exp(s - lse): attention_grad_q.c, attention_grad_kv.c. mask, slopes and lse
- * have none. Tolerance 64: the exponential magnifies the error of a score, a sum of D products; scores of typical
- * models stay below 50. */
+ * Gradients recompute the probabilities p = exp(s - lse): attention_grad_q.c, attention_grad_kv.c, attention_grad.c.
+ * mask, slopes and lse have none. Tolerance 64: the exponential magnifies the error of a score, a sum of D products;
+ * scores of typical models stay below 50. */
 #include "ops/attention.h"
 #include "ops/check.h"
 #include "ops/element.h"
@@ -26,6 +26,7 @@ KVA_OP_FUNCTIONS(attention)
 
 _Static_assert(sizeof(kva_attention_grad_q_attrs) == sizeof(kva_attention_attrs), "made by one list");
 _Static_assert(sizeof(kva_attention_grad_kv_attrs) == sizeof(kva_attention_attrs), "made by one list");
+_Static_assert(sizeof(kva_attention_grad_attrs) == sizeof(kva_attention_attrs), "made by one list");
 
 /* ---- inference --------------------------------------------------------------------------------------------------- */
 

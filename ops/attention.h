@@ -32,6 +32,9 @@ kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c);
 KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
 /* Inference of the gradients: also checks delta, lse, dy. */
 KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
+/* Rows of dq that belong to a head of keys: those of all heads of its group. -1: not known, or more than the caches of
+ * a core keep while attention_grad walks the keys. */
+int64_t kva_attention_grad_rows(const kva_type *q, const kva_type *k);
 
 /* Floating-point operations of `products` matrix products over all pairs of query and key; half of them for a causal
  * mask. */

@@ -59,6 +59,7 @@ double kva_attention_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_cached_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_grad_q_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_grad_kv_flops(const kva_node *n, const kva_sizes *s);
+double kva_attention_grad_flops(const kva_node *n, const kva_sizes *s);
 
 /* ---- elements as expressions (kva_op_info.shape_values) ---------------------------------------------------------- */
 

@@ -40,6 +40,8 @@ static bool meets_infinite_zeros(const noise *n, const kva_value *v) {
   } rows[] = {{KVA_OP_attention, 1 << KVA_ATTENTION_V},
               {KVA_OP_attention_grad_q, 1 << KVA_ATTENTION_K | 1 << KVA_ATTENTION_V | 1 << KVA_ATTENTION_DY},
               {KVA_OP_attention_grad_kv, 1 << KVA_ATTENTION_Q | 1 << KVA_ATTENTION_V | 1 << KVA_ATTENTION_DY},
+              {KVA_OP_attention_grad,
+               1 << KVA_ATTENTION_Q | 1 << KVA_ATTENTION_K | 1 << KVA_ATTENTION_V | 1 << KVA_ATTENTION_DY},
               {KVA_OP_conv_input_grad, 1 << 1}};
   for (size_t i = 0; v->def && i < sizeof rows / sizeof *rows; i++) {
     if (!kva_is(v->def, rows[i].op)) continue;

@@ -7,7 +7,9 @@
  *   dq = scale * K^T dS              (queries across lanes)
  *   dV = dy^T P;  dK = scale * q^T dS, summed over the queries of every head of the group   (keys across lanes)
  *
- * Two backward kernels instead of one: each owns its results, so there are no atomics and one order of summation.
+ * Two backward kernels instead of one: each owns its results, so there are no atomics and one order of summation. Where
+ * the heads are items enough, one kernel (attention_grad) computes P and dS once: an item owns a head of keys and the
+ * query heads of its group, walks the keys in the same order, and keeps dq in a local matrix.
  * Blocks that causality hides from a whole query tile are skipped. */
 #include "codegen/kernels/any/attention/query_tile.h"
 
@@ -96,8 +98,7 @@ const char *kva_attention_cached_refuses(kva_lower *l, const kva_node *n) {
 
 void kva_attention_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile s;
-  const kva_type *q_type = kva_operand_type(n, 0);
-  kva_kloop *g = kva_query_tile_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
+  kva_kloop *g = kva_query_tile_begin(&s, l, n, KVA_TILES_OF_QUERIES);
   forward f = {.q = kva_query_tile_matrix(&s, "q", s.a.D),
                .p = kva_query_tile_matrix(&s, "p", s.block),
                .y = kva_query_tile_matrix(&s, "y", s.a.D_v),
@@ -193,57 +194,75 @@ static void differentiate_query_row(const kva_query_tile *s, const kva_expr *r, 
   differentiate(s, b, kva_query_tile_at(s, r, lane), kva_expr_add(c, b->far0, r), kva_expr_add(c, s->first, lane), r);
 }
 
-void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
-  kva_query_tile s;
-  const kva_type *q_type = kva_operand_type(n, 0);
-  kva_kloop *g = kva_query_tile_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
-  kva_kbuf *q = kva_query_tile_matrix(&s, "q", s.a.D), *dy = kva_query_tile_matrix(&s, "dy", s.a.D_v);
-  kva_kbuf *dq = kva_query_tile_matrix(&s, "dq", s.a.D);
-  backward b = {.p = kva_query_tile_matrix(&s, "p", s.block),
-                .dp = kva_query_tile_matrix(&s, "dp", s.block),
-                .lse = kva_query_tile_matrix(&s, "lse", 1),
-                .delta = kva_query_tile_matrix(&s, "delta", 1)};
-  kva_query_tile_pack(&s, q, KVA_ATTENTION_Q, s.h, s.a.D, s.a.attrs.scale);
-  kva_query_tile_pack(&s, dy, KVA_ATTENTION_DY, s.h, s.a.D_v, 1);
-  kva_query_tile_fill(&s, b.lse, 1, 0);
-  kva_query_tile_fill(&s, b.delta, 1, 0);
-  load_query_rows(&s, &b, s.first, s.width);
-  kva_query_tile_fill(&s, dq, s.a.D, 0);
-  kva_far_loop keys = kva_query_tile_keys_begin(&s);
+static void grad_q_item(const kva_query_tile *s) {
+  kva_kbuf *q = kva_query_tile_matrix(s, "q", s->a.D), *dy = kva_query_tile_matrix(s, "dy", s->a.D_v);
+  kva_kbuf *dq = kva_query_tile_matrix(s, "dq", s->a.D);
+  backward b = {.p = kva_query_tile_matrix(s, "p", s->block),
+                .dp = kva_query_tile_matrix(s, "dp", s->block),
+                .lse = kva_query_tile_matrix(s, "lse", 1),
+                .delta = kva_query_tile_matrix(s, "delta", 1)};
+  kva_query_tile_pack(s, q, KVA_ATTENTION_Q, s->h, s->a.D, s->a.attrs.scale);
+  kva_query_tile_pack(s, dy, KVA_ATTENTION_DY, s->h, s->a.D_v, 1);
+  kva_query_tile_fill(s, b.lse, 1, 0);
+  kva_query_tile_fill(s, b.delta, 1, 0);
+  load_query_rows(s, &b, s->first, s->width);
+  kva_query_tile_fill(s, dq, s->a.D, 0);
+  kva_far_loop keys = kva_query_tile_keys_begin(s);
   b.far0 = keys.first;
   kva_query_tile_product scores = {.out = b.p,
                                    .in = q,
-                                   .channels = s.a.D,
+                                   .channels = s->a.D,
                                    .operand = KVA_ATTENTION_K,
-                                   .head = s.h_kv,
+                                   .head = s->h_kv,
                                    .far = &keys,
                                    .by_row = true,
                                    .clear = true};
   kva_query_tile_product dp = {.out = b.dp,
                                .in = dy,
-                               .channels = s.a.D_v,
+                               .channels = s->a.D_v,
                                .operand = KVA_ATTENTION_V,
-                               .head = s.h_kv,
+                               .head = s->h_kv,
                                .far = &keys,
                                .by_row = true,
                                .clear = true};
   kva_query_tile_product add_dq = {
-      .out = dq, .in = b.dp, .channels = s.a.D, .operand = KVA_ATTENTION_K, .head = s.h_kv, .far = &keys};
-  kva_query_tile_multiply(&s, &scores);
-  kva_query_tile_multiply(&s, &dp);
-  kva_query_tile_each_far(&s, &keys, differentiate_key_row, &b);
-  kva_query_tile_multiply(&s, &add_dq);
-  kva_k_loop_end(l->kb, keys.loop);
-  kva_query_tile_unpack(&s, dq, 0, s.h, s.a.D, s.a.attrs.scale, NULL);
+      .out = dq, .in = b.dp, .channels = s->a.D, .operand = KVA_ATTENTION_K, .head = s->h_kv, .far = &keys};
+  kva_query_tile_multiply(s, &scores);
+  kva_query_tile_multiply(s, &dp);
+  kva_query_tile_each_far(s, &keys, differentiate_key_row, &b);
+  kva_query_tile_multiply(s, &add_dq);
+  kva_k_loop_end(s->kb, keys.loop);
+  kva_query_tile_unpack(s, dq, 0, s->h, s->a.D, s->a.attrs.scale, NULL);
+}
+
+void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
+  kva_query_tile s;
+  kva_kloop *g = kva_query_tile_begin(&s, l, n, KVA_TILES_OF_QUERIES);
+  grad_q_item(&s);
   kva_k_loop_end(l->kb, g);
 }
 
-static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kbuf *dk, kva_kbuf *dv) {
+/* What an item of the kernels with keys across lanes adds to. */
+typedef struct key_sums {
+  kva_kbuf *k, *v;   /* of the query tile */
+  kva_kbuf *dk, *dv; /* likewise */
+  kva_kbuf *rows;    /* k by rows; NULL: dq is not wanted */
+  kva_kbuf *dq;      /* by rows, [head of the group][T] */
+} key_sums;
+
+static key_sums key_sums_of(const kva_query_tile *s) {
+  return (key_sums){.k = kva_query_tile_matrix(s, "k", s->a.D),
+                    .v = kva_query_tile_matrix(s, "v", s->a.D_v),
+                    .dk = kva_query_tile_matrix(s, "dk", s->a.D),
+                    .dv = kva_query_tile_matrix(s, "dv", s->a.D_v)};
+}
+
+static void add_head(kva_query_tile *s, backward *b, const key_sums *sums, const kva_expr *member) {
   kva_far_loop queries = kva_query_tile_queries_begin(s);
   b->far0 = queries.first;
   load_query_rows(s, b, b->far0, s->block);
   kva_query_tile_product scores = {.out = b->p,
-                                   .in = k,
+                                   .in = sums->k,
                                    .channels = s->a.D,
                                    .operand = KVA_ATTENTION_Q,
                                    .head = s->h,
@@ -251,7 +270,7 @@ static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, k
                                    .by_row = true,
                                    .clear = true};
   kva_query_tile_product dp = {.out = b->dp,
-                               .in = v,
+                               .in = sums->v,
                                .channels = s->a.D_v,
                                .operand = KVA_ATTENTION_DY,
                                .head = s->h,
@@ -259,36 +278,136 @@ static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, k
                                .by_row = true,
                                .clear = true};
   kva_query_tile_product add_dv = {
-      .out = dv, .in = b->p, .channels = s->a.D_v, .operand = KVA_ATTENTION_DY, .head = s->h, .far = &queries};
+      .out = sums->dv, .in = b->p, .channels = s->a.D_v, .operand = KVA_ATTENTION_DY, .head = s->h, .far = &queries};
   kva_query_tile_product add_dk = {
-      .out = dk, .in = b->dp, .channels = s->a.D, .operand = KVA_ATTENTION_Q, .head = s->h, .far = &queries};
+      .out = sums->dk, .in = b->dp, .channels = s->a.D, .operand = KVA_ATTENTION_Q, .head = s->h, .far = &queries};
   kva_query_tile_multiply(s, &scores);
   kva_query_tile_multiply(s, &dp);
   kva_query_tile_each_far(s, &queries, differentiate_query_row, b);
   kva_query_tile_multiply(s, &add_dv);
   kva_query_tile_multiply(s, &add_dk);
+  if (sums->rows) {
+    kva_expr_ctx *c = s->kb->exprs;
+    kva_query_tile_rows add_dq = {.out = sums->dq,
+                                  .out_row = kva_expr_add(c, kva_expr_mul(c, member, s->a.T), queries.first),
+                                  .in = b->dp,
+                                  .rows = sums->rows,
+                                  .channels = s->a.D,
+                                  .far = &queries};
+    kva_query_tile_add_rows(s, &add_dq);
+  }
   kva_k_loop_end(s->kb, queries.loop);
+}
+
+/* dk and dv of a query tile; they are results `first` and the next one. */
+static void add_group(kva_query_tile *s, backward *b, const key_sums *sums, uint32_t first) {
+  kva_expr_ctx *c = s->kb->exprs;
+  kva_query_tile_pack(s, sums->k, KVA_ATTENTION_K, s->h_kv, s->a.D, s->a.attrs.scale);
+  kva_query_tile_pack(s, sums->v, KVA_ATTENTION_V, s->h_kv, s->a.D_v, 1);
+  kva_query_tile_fill(s, sums->dk, s->a.D, 0);
+  kva_query_tile_fill(s, sums->dv, s->a.D_v, 0);
+  if (sums->rows) kva_query_tile_copy_rows(s, sums->rows, KVA_ATTENTION_K, s->a.D);
+  kva_kloop *member = kva_k_loop_begin(s->kb, KVA_K_SERIAL, s->a.group, "member");
+  s->h = kva_expr_add(c, kva_expr_mul(c, s->h_kv, s->a.group), member->var);
+  add_head(s, b, sums, member->var);
+  kva_k_loop_end(s->kb, member);
+  kva_query_tile_unpack(s, sums->dk, first, s->h_kv, s->a.D, s->a.attrs.scale, NULL);
+  kva_query_tile_unpack(s, sums->dv, first + 1, s->h_kv, s->a.D_v, 1, NULL);
+}
+
+static backward backward_of_keys(const kva_query_tile *s) {
+  return (backward){.p = kva_query_tile_matrix(s, "p", s->block),
+                    .dp = kva_query_tile_matrix(s, "dp", s->block),
+                    .lse = kva_k_local(s->kb, "lse", s->t, s->block),
+                    .delta = kva_k_local(s->kb, "delta", s->t, s->block)};
+}
+
+/* `first`: the number of result dk. */
+static void grad_kv_item(kva_query_tile *s, uint32_t first) {
+  key_sums sums = key_sums_of(s);
+  backward b = backward_of_keys(s);
+  add_group(s, &b, &sums, first);
 }
 
 void kva_attention_grad_kv_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile s;
-  const kva_type *k_type = kva_operand_type(n, 1);
-  kva_kloop *g = kva_query_tile_begin(&s, l, n, k_type->dims[2], k_type->dims[1], true);
-  kva_kbuf *k = kva_query_tile_matrix(&s, "k", s.a.D), *v = kva_query_tile_matrix(&s, "v", s.a.D_v);
-  kva_kbuf *dk = kva_query_tile_matrix(&s, "dk", s.a.D), *dv = kva_query_tile_matrix(&s, "dv", s.a.D_v);
-  backward b = {.p = kva_query_tile_matrix(&s, "p", s.block),
-                .dp = kva_query_tile_matrix(&s, "dp", s.block),
-                .lse = kva_k_local(l->kb, "lse", s.t, s.block),
-                .delta = kva_k_local(l->kb, "delta", s.t, s.block)};
-  kva_query_tile_pack(&s, k, KVA_ATTENTION_K, s.h_kv, s.a.D, s.a.attrs.scale);
-  kva_query_tile_pack(&s, v, KVA_ATTENTION_V, s.h_kv, s.a.D_v, 1);
-  kva_query_tile_fill(&s, dk, s.a.D, 0);
-  kva_query_tile_fill(&s, dv, s.a.D_v, 0);
-  kva_kloop *member = kva_k_loop_begin(l->kb, KVA_K_SERIAL, s.a.group, "member");
-  s.h = kva_expr_add(l->kb->exprs, kva_expr_mul(l->kb->exprs, s.h_kv, s.a.group), member->var);
-  add_head(&s, &b, k, v, dk, dv);
-  kva_k_loop_end(l->kb, member);
-  kva_query_tile_unpack(&s, dk, 0, s.h_kv, s.a.D, s.a.attrs.scale, NULL);
-  kva_query_tile_unpack(&s, dv, 1, s.h_kv, s.a.D_v, 1, NULL);
+  kva_kloop *g = kva_query_tile_begin(&s, l, n, KVA_TILES_OF_KEYS);
+  grad_kv_item(&s, 0);
+  kva_k_loop_end(l->kb, g);
+}
+
+/* ---- all gradients ----------------------------------------------------------------------------------------------- */
+
+/* body(row, channel) for the item's query heads. */
+typedef void (*query_row_body)(const kva_query_tile *s, kva_kbuf *dq, const kva_expr *head, const kva_expr *t,
+                               const kva_expr *at, const kva_expr *d);
+
+static void over_query_rows(const kva_query_tile *s, kva_kbuf *dq, query_row_body body) {
+  kva_expr_ctx *c = s->kb->exprs;
+  kva_kloop *member = kva_k_loop_begin(s->kb, KVA_K_SERIAL, s->a.group, "member");
+  kva_kloop *t = kva_k_loop_begin(s->kb, KVA_K_SERIAL, s->a.T, "t");
+  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->a.D), "d");
+  const kva_expr *row = kva_expr_add(c, kva_expr_mul(c, member->var, s->a.T), t->var);
+  const kva_expr *head = kva_expr_add(c, kva_expr_mul(c, s->h_kv, s->a.group), member->var);
+  body(s, dq, head, t->var, kva_expr_add(c, kva_expr_muli(c, row, s->a.D), d->var), d->var);
+  kva_k_loop_end(s->kb, d);
+  kva_k_loop_end(s->kb, t);
+  kva_k_loop_end(s->kb, member);
+}
+
+static void clear_dq(const kva_query_tile *s, kva_kbuf *dq, const kva_expr *head, const kva_expr *t, const kva_expr *at,
+                     const kva_expr *d) {
+  (void)head, (void)t, (void)d;
+  kva_k_store(s->kb, dq, at, kva_query_tile_const(s, 0));
+}
+
+static void store_dq(const kva_query_tile *s, kva_kbuf *dq, const kva_expr *head, const kva_expr *t, const kva_expr *at,
+                     const kva_expr *d) {
+  kva_kval v = kva_k2(s->kb, KVA_K_mul, kva_k_load(s->kb, dq, at), kva_query_tile_const(s, s->a.attrs.scale));
+  s->l->store(s->l, s->a.n, 0, (const kva_expr *[]){s->b, head, t, d}, v);
+}
+
+const char *kva_attention_grad_heads_refuses(kva_lower *l, const kva_node *n) {
+  (void)l;
+  bool fits = kva_attention_grad_rows(kva_operand_type(n, KVA_ATTENTION_Q), kva_operand_type(n, KVA_ATTENTION_K)) >= 0;
+  return fits ? NULL : "rows of dq that exceed a core's caches";
+}
+
+void kva_attention_grad_heads_emit(kva_lower *l, const kva_node *n) {
+  kva_query_tile s;
+  int64_t rows = kva_attention_grad_rows(kva_operand_type(n, KVA_ATTENTION_Q), kva_operand_type(n, KVA_ATTENTION_K));
+  kva_kloop *g = kva_query_tile_begin_heads(&s, l, n);
+  key_sums sums = key_sums_of(&s);
+  backward b = backward_of_keys(&s);
+  sums.rows = kva_query_tile_matrix(&s, "rows", s.a.D);
+  sums.dq = kva_k_local(l->kb, "dq", s.t, rows * s.a.D);
+  over_query_rows(&s, sums.dq, clear_dq);
+  kva_kloop *tile = kva_query_tile_next(&s);
+  add_group(&s, &b, &sums, 1);
+  kva_k_loop_end(l->kb, tile);
+  over_query_rows(&s, sums.dq, store_dq);
+  kva_k_loop_end(l->kb, g);
+}
+
+/* Items of attention_grad_q, then those of attention_grad_kv. What has no items has no code: it would divide by 0. */
+void kva_attention_grad_emit(kva_lower *l, const kva_node *n) {
+  kva_expr_ctx *c = l->kb->exprs;
+  kva_query_tile q, kv;
+  kva_query_tile_describe(&q, l, n, KVA_TILES_OF_QUERIES);
+  kva_query_tile_describe(&kv, l, n, KVA_TILES_OF_KEYS);
+  const kva_expr *of_q = kva_query_tile_items(&q), *of_kv = kva_query_tile_items(&kv);
+  bool has_q = !kva_expr_is(of_q, 0), has_kv = !kva_expr_is(of_kv, 0);
+  kva_kloop *g = kva_k_loop_begin(l->kb, KVA_K_GRID, kva_expr_add(c, of_q, of_kv), "item");
+  kva_kinstr *branch = has_q && has_kv ? kva_k_if_begin(l->kb, kva_k_index_lt(l->kb, g->var, of_q)) : NULL;
+  if (has_q) {
+    kva_query_tile_place_item(&q, kva_k_name(l->kb, g->var, of_q));
+    grad_q_item(&q);
+  }
+  if (branch) kva_k_if_else(l->kb, branch);
+  if (has_kv) {
+    kva_query_tile_place_item(&kv, kva_k_name(l->kb, kva_expr_sub(c, g->var, of_q), of_kv));
+    grad_kv_item(&kv, 1);
+  }
+  if (branch) kva_k_if_end(l->kb, branch);
   kva_k_loop_end(l->kb, g);
 }

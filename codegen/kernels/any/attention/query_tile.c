@@ -53,26 +53,65 @@ kva_query_place kva_query_tile_place(const kva_query_tile *s, const kva_expr *he
   return (kva_query_place){plus(s, kva_expr_mul(s->kb->exprs, s->h_kv, s->a.group), q), num(s, 0)};
 }
 
-kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
-                                bool kv_heads) {
-  kva_expr_ctx *c = l->kb->exprs;
-  *s = (kva_query_tile){.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .extent = extent};
-  s->far_extent = kv_heads ? s->a.T : s->a.S;
+void kva_query_tile_describe(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_query_tile_kind kind) {
+  bool of_keys = kind == KVA_TILES_OF_KEYS;
+  *s = (kva_query_tile){.l = l, .kb = l->kb, .kind = kind, .a = kva_attention_get(n, l->kb->exprs)};
+  s->extent = of_keys ? s->a.S : s->a.T;
+  s->far_extent = of_keys ? s->a.T : s->a.S;
   s->t = kva_k_compute_type(kva_operand_type(n, 0)->dtype);
   s->grouped = is_grouped(s);
-  if (s->grouped) s->extent = extent = s->a.group, heads = s->a.H_kv;
+  if (s->grouped) s->extent = s->a.group;
   choose_sizes(s);
-  const kva_expr *query_tiles = kva_expr_ceildiv(c, extent, num(s, s->width));
-  const kva_expr *items = kva_expr_mul(c, kva_expr_mul(c, query_tiles, heads), s->a.B);
-  kva_kloop *g = kva_k_loop_begin(l->kb, KVA_K_GRID, items, "item");
-  s->first = kva_expr_muli(c, kva_expr_mod(c, g->var, query_tiles), s->width);
-  const kva_expr *rest = kva_expr_div(c, g->var, query_tiles), *head = kva_expr_mod(c, rest, heads);
-  s->b = kva_expr_div(c, rest, heads);
-  s->h = kv_heads || s->grouped ? NULL : head;
-  s->h_kv = s->h ? kva_expr_div(c, head, s->a.group) : head;
   s->acc = kva_k_local(l->kb, "acc", s->t, s->rows * s->width);
+}
+
+static kva_dim heads_of(const kva_query_tile *s) {
+  return s->kind == KVA_TILES_OF_KEYS || s->grouped ? s->a.H_kv : s->a.H;
+}
+
+static const kva_expr *query_tiles(const kva_query_tile *s) {
+  return kva_expr_ceildiv(s->kb->exprs, s->extent, num(s, s->width));
+}
+
+const kva_expr *kva_query_tile_items(const kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  return kva_expr_mul(c, kva_expr_mul(c, query_tiles(s), heads_of(s)), s->a.B);
+}
+
+static void place_head(kva_query_tile *s, const kva_expr *item) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *head = kva_expr_mod(c, item, heads_of(s));
+  s->b = kva_expr_div(c, item, heads_of(s));
+  s->h = s->kind == KVA_TILES_OF_KEYS || s->grouped ? NULL : head;
+  s->h_kv = s->h ? kva_expr_div(c, head, s->a.group) : head;
+}
+
+void kva_query_tile_place_item(kva_query_tile *s, const kva_expr *item) {
+  kva_expr_ctx *c = s->kb->exprs;
+  s->first = kva_expr_muli(c, kva_expr_mod(c, item, query_tiles(s)), s->width);
+  place_head(s, kva_expr_div(c, item, query_tiles(s)));
+}
+
+kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_query_tile_kind kind) {
+  kva_query_tile_describe(s, l, n, kind);
+  kva_kloop *g = kva_k_loop_begin(l->kb, KVA_K_GRID, kva_query_tile_items(s), "item");
+  kva_query_tile_place_item(s, g->var);
   if (kva_is(n, KVA_OP_attention_cached)) kva_query_tile_start_at_position(s);
   return g;
+}
+
+kva_kloop *kva_query_tile_begin_heads(kva_query_tile *s, kva_lower *l, const kva_node *n) {
+  kva_query_tile_describe(s, l, n, KVA_TILES_OF_KEYS);
+  const kva_expr *items = kva_expr_mul(l->kb->exprs, s->a.B, s->a.H_kv);
+  kva_kloop *g = kva_k_loop_begin(l->kb, KVA_K_GRID, items, "item");
+  place_head(s, g->var);
+  return g;
+}
+
+kva_kloop *kva_query_tile_next(kva_query_tile *s) {
+  kva_kloop *tile = kva_k_loop_begin(s->kb, KVA_K_SERIAL, query_tiles(s), "tile");
+  s->first = kva_expr_muli(s->kb->exprs, tile->var, s->width);
+  return tile;
 }
 
 /* ---- walking the far axis ---------------------------------------------------------------------------------------- */
@@ -385,6 +424,101 @@ void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_produ
     return;
   }
   for (uint32_t i = 0; i < p->far->n_pieces; i++) multiply_rows(s, &t, &p->far->pieces[i]);
+}
+
+/* ---- products of rows -------------------------------------------------------------------------------------------- */
+
+typedef struct row_tile {
+  const kva_query_tile_rows *p;
+  kva_kbuf *acc;
+  int64_t rows, width;                  /* of the register tile: far positions, channels */
+  const kva_expr *row, *channel, *lane; /* its first row and channel; the step */
+} row_tile;
+
+/* body(i, j) for the elements of a register tile, with channels in vectors. */
+typedef void (*row_tile_body)(const kva_query_tile *s, const row_tile *t, const kva_expr *i, const kva_expr *j);
+static void over_rows(const kva_query_tile *s, const row_tile *t, row_tile_body body) {
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_UNROLL, num(s, t->rows), "i");
+  kva_kloop *j = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, t->width), "j");
+  body(s, t, i->var, j->var);
+  kva_k_loop_end(s->kb, j);
+  kva_k_loop_end(s->kb, i);
+}
+
+static const kva_expr *in_acc(const kva_query_tile *s, const row_tile *t, const kva_expr *i, const kva_expr *j) {
+  return plus(s, kva_expr_muli(s->kb->exprs, i, t->width), j);
+}
+
+static const kva_expr *in_out(const kva_query_tile *s, const row_tile *t, const kva_expr *i, const kva_expr *j) {
+  const kva_expr *row = plus(s, t->p->out_row, plus(s, t->row, i));
+  return plus(s, kva_expr_muli(s->kb->exprs, row, t->p->channels), plus(s, t->channel, j));
+}
+
+static void load_row(const kva_query_tile *s, const row_tile *t, const kva_expr *i, const kva_expr *j) {
+  kva_k_store(s->kb, t->acc, in_acc(s, t, i, j), kva_k_load(s->kb, t->p->out, in_out(s, t, i, j)));
+}
+
+static void store_row(const kva_query_tile *s, const row_tile *t, const kva_expr *i, const kva_expr *j) {
+  kva_k_store(s->kb, t->p->out, in_out(s, t, i, j), kva_k_load(s->kb, t->acc, in_acc(s, t, i, j)));
+}
+
+static void multiply_row(const kva_query_tile *s, const row_tile *t, const kva_expr *i, const kva_expr *j) {
+  const kva_expr *at = plus(s, kva_expr_muli(s->kb->exprs, t->lane, t->p->channels), plus(s, t->channel, j));
+  kva_kval x = kva_k_load(s->kb, t->p->in, kva_query_tile_at(s, plus(s, t->row, i), t->lane));
+  kva_kval acc = kva_k_load(s->kb, t->acc, in_acc(s, t, i, j)), y = kva_k_load(s->kb, t->p->rows, at);
+  kva_k_store(s->kb, t->acc, in_acc(s, t, i, j), kva_lower_multiply_add(s->l, x, y, acc));
+}
+
+/* Register tiles of so many rows at the rows from `begin` on. */
+static void add_tiles(const kva_query_tile *s, row_tile *t, const kva_far_piece *piece, const kva_expr *begin,
+                      const kva_expr *tiles) {
+  kva_expr_ctx *c = s->kb->exprs;
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, tiles, "i");
+  kva_kloop *j = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, t->p->channels / t->width), "j");
+  t->row = plus(s, begin, kva_expr_muli(c, i->var, t->rows)), t->channel = kva_expr_muli(c, j->var, t->width);
+  over_rows(s, t, load_row);
+  const kva_expr *lanes =
+      kva_expr_addi(c, kva_expr_min(c, filled(s), num(s, piece->lane + piece->lanes)), -piece->lane);
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, lanes, "lane");
+  t->lane = kva_expr_addi(c, lane->var, piece->lane);
+  over_rows(s, t, multiply_row);
+  kva_k_loop_end(s->kb, lane);
+  over_rows(s, t, store_row);
+  kva_k_loop_end(s->kb, j);
+  kva_k_loop_end(s->kb, i);
+}
+
+/* Vectors of channels of a register tile; channels that are no whole vectors are one tile's. */
+static int64_t row_tile_width(const kva_query_tile *s, int64_t channels) {
+  for (int64_t width = s->width; width >= s->lanes; width /= 2)
+    if (channels % width == 0) return width;
+  return channels;
+}
+
+/* A row belongs to one piece: what is left of its rows are tiles of one. */
+void kva_query_tile_add_rows(const kva_query_tile *s, const kva_query_tile_rows *p) {
+  kva_expr_ctx *c = s->kb->exprs;
+  int64_t width = row_tile_width(s, p->channels);
+  row_tile t = {.p = p, .width = width, .acc = kva_k_local(s->kb, "row_acc", s->t, s->rows * width)};
+  for (uint32_t i = 0; i < p->far->n_pieces; i++) {
+    const kva_far_piece *piece = &p->far->pieces[i];
+    const kva_expr *n = kva_expr_sub(c, piece->end, piece->begin);
+    const kva_expr *whole = kva_expr_div(c, n, num(s, s->rows)), *begin = piece->begin;
+    t.rows = s->rows;
+    add_tiles(s, &t, piece, begin, whole);
+    t.rows = 1;
+    begin = plus(s, begin, kva_expr_muli(c, whole, s->rows));
+    add_tiles(s, &t, piece, begin, kva_expr_mod(c, n, num(s, s->rows)));
+  }
+}
+
+void kva_query_tile_copy_rows(const kva_query_tile *s, kva_kbuf *rows, uint32_t operand, int64_t channels) {
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, filled(s), "lane");
+  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, channels), "d");
+  kva_kval v = element(s, operand, s->h_kv, plus(s, s->first, lane->var), d->var);
+  kva_k_store(s->kb, rows, plus(s, kva_expr_muli(s->kb->exprs, lane->var, channels), d->var), v);
+  kva_k_loop_end(s->kb, d);
+  kva_k_loop_end(s->kb, lane);
 }
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */

@@ -18,9 +18,12 @@
 /* Far positions of a block. */
 enum { KVA_ATTENTION_BLOCK = 64 };
 
+typedef enum kva_query_tile_kind { KVA_TILES_OF_QUERIES, KVA_TILES_OF_KEYS } kva_query_tile_kind;
+
 typedef struct kva_query_tile {
   kva_lower *l;
   kva_kb *kb;
+  kva_query_tile_kind kind;
   kva_attention a;
   kva_dtype t;                       /* arithmetic */
   int64_t lanes;                     /* of a vector */
@@ -39,10 +42,17 @@ typedef struct kva_query_place {
 } kva_query_place;
 kva_query_place kva_query_tile_place(const kva_query_tile *s, const kva_expr *head, const kva_expr *q);
 
-/* Opens the grid over (b, heads, query tiles of `extent`) and fills in the query tile; h stays NULL if heads are
- * key-value heads. Close the loop with kva_k_loop_end. */
-kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
-                                bool kv_heads);
+/* Fills in all but the place of an item. Items are (b, heads, query tiles): query heads and queries, or key-value heads
+ * and keys, where h stays NULL. */
+void kva_query_tile_describe(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_query_tile_kind kind);
+const kva_expr *kva_query_tile_items(const kva_query_tile *s);
+void kva_query_tile_place_item(kva_query_tile *s, const kva_expr *item);
+/* All of it, with the grid over the items. Close the loop with kva_k_loop_end. */
+kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_query_tile_kind kind);
+/* The grid over (b, key-value heads), of which an item walks all of its query tiles, of keys: in a loop that
+ * kva_query_tile_next opens, which fills in the tile's first position. */
+kva_kloop *kva_query_tile_begin_heads(kva_query_tile *s, kva_lower *l, const kva_node *n);
+kva_kloop *kva_query_tile_next(kva_query_tile *s);
 
 /* Queries of attention_cached stand behind the rows that their sequence has, which s->b finds; what is behind the
  * queries is not read. */
@@ -114,6 +124,18 @@ typedef struct kva_query_tile_product {
   kva_kbuf *rescale; /* or from out * rescale[lane]; NULL: from out */
 } kva_query_tile_product;
 void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_product *p);
+
+/* Rows along the far axis, with channels across vectors: out[out_row + r][d] += sum_lane in[r][lane] * rows[lane][d]
+ * for the positions r of a block and the lanes of their pieces, as far as the query tile is filled. */
+typedef struct kva_query_tile_rows {
+  kva_kbuf *out, *in, *rows;
+  const kva_expr *out_row;
+  int64_t channels;
+  const kva_far_loop *far;
+} kva_query_tile_rows;
+void kva_query_tile_add_rows(const kva_query_tile *s, const kva_query_tile_rows *p);
+/* rows[lane][d] = operand[b, h_kv, first + lane, d], of lanes that are filled. */
+void kva_query_tile_copy_rows(const kva_query_tile *s, kva_kbuf *rows, uint32_t operand, int64_t channels);
 
 /* The score of query q and key s from scale * q.k: soft cap, ALiBi, mask, visibility (-inf if unseen). out_cap (may be
  * NULL): derivative of the soft cap, NULL if there is none. */

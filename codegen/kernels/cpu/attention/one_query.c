@@ -203,8 +203,7 @@ static kva_kbuf *local(const one_query *o, const char *name, int64_t extent) {
 
 void kva_cpu_one_query_emit(kva_lower *l, const kva_node *n) {
   one_query o = {.lanes = kva_target_lanes(l->target, KVA_F32)};
-  const kva_type *q_type = kva_operand_type(n, KVA_ATTENTION_Q);
-  kva_kloop *item = kva_query_tile_begin(&o.s, l, n, q_type->dims[2], q_type->dims[1], false);
+  kva_kloop *item = kva_query_tile_begin(&o.s, l, n, KVA_TILES_OF_QUERIES);
   kva_expr_is_const(o.s.a.group, &o.group);
   o.q = local(&o, "q", o.group * o.s.a.D), o.y = local(&o, "y", o.group * o.s.a.D_v);
   o.p = local(&o, "p", o.group * o.s.block), o.scores = local(&o, "scores", o.group * o.s.block);

@@ -73,6 +73,7 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   if (!options->compute) KVA_TRY(kva_run_pass(m, KVA_PASS_splat, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_pack, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_split, options, &changed));
+  KVA_TRY(kva_run_pass(m, KVA_PASS_join, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_batch, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_fuse, options, &changed));
   if (options->mesh.zero > 2) KVA_TRY(kva_run_pass(m, KVA_PASS_gather_again, options, &changed));

@@ -251,6 +251,7 @@ int main(void) {
       PASS("autodiff"),     PASS("train"),         PASS("precision"), PASS("splat"),      PASS("copies"),
       PASS("pack"),         PASS("layout"),        PASS("batch"),     PASS("split"),      PASS("fuse"),
       PASS("fuse_library"), PASS("check_indices"), PASS("plan"),      PASS("split_gpu"),  PASS("fuse_gpu"),
-      PASS("incremental"),  PASS("gather_again"),  PASS("integer"),   PASS("plan_waits"), PASS("sums_late")};
+      PASS("incremental"),  PASS("gather_again"),  PASS("integer"),   PASS("plan_waits"), PASS("sums_late"),
+      PASS("join")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,10 +71,15 @@ static kva_status show_kernel_text(kva_codegen *cg, kva_arena *arena, kva_module
   return status;
 }
 
+static kva_target_options target_of(const show_options *o) {
+  bool ptx = !strcmp(o->stage, "ptx");
+  return (kva_target_options){.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
+}
+
 /* Prints plans, kernels and PTX. */
 static kva_status show_planned(kva_module *m, kva_arena *arena, show_options *o, kva_diag *diag) {
   bool ptx = !strcmp(o->stage, "ptx"), plan = !strcmp(o->stage, "plan");
-  kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
+  kva_target_options target = target_of(o);
   kva_codegen *cg;
   target.control = &o->passes.control;
   KVA_TRY(kva_codegen_create(&target, diag, &cg));
@@ -122,13 +127,11 @@ static kva_status run_passes(kva_module *m, const show_options *o, const kva_pas
 
 static kva_status show_stage(kva_module *m, kva_arena *arena, show_options *o, kva_diag *diag) {
   if (!strcmp(o->stage, "llvm") || !strcmp(o->stage, "asm")) return show_code(m, arena, o, diag);
-  kva_pass_options passes = {
-      .control = &o->passes.control, .compute = o->compute, .memory = o->memory, .mesh = o->mesh};
+  const kva_target_options options = target_of(o);
   kva_target target;
-  if (o->arch) {
-    KVA_TRY(kva_codegen_describe(&(kva_target_options){.arch = o->arch}, diag, &target));
-    passes.target = &target;
-  }
+  KVA_TRY(kva_codegen_describe(&options, diag, &target));
+  kva_pass_options passes = {
+      .control = &o->passes.control, .target = &target, .compute = o->compute, .memory = o->memory, .mesh = o->mesh};
   KVA_TRY(run_passes(m, o, &passes));
   if (!is_unplanned(o->stage)) return show_planned(m, arena, o, diag);
   print_graph(m, o->format);

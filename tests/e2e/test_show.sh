@@ -62,6 +62,12 @@ expect 0 show models/mlp.kv --stage=asm --cpu x86-64-v3
 expect 0 show models/mlp.kv --stage=asm --cpu x86-64-v4
 grep -q '%zmm' "$work/out" || fail "x86-64-v4 uses no 512-bit register"
 
+# Passes are those of the target: this machine's CPU, or the GPU of --stage=ptx, which joins other gradients.
+expect 0 show models/induction.kv --train --pin B=32 --pin T=64 --stage=plan
+says "attention_grad "
+expect 0 show models/induction.kv --train --pin B=32 --pin T=64 --stage=ptx
+says "kv_shift_grads"
+
 # GPUs: the text says which one; every distinct kernel stands in it once; an unknown one is an error.
 expect 0 show models/mlp.kv --stage=ptx --arch sm_90a
 says ".target sm_90a"

@@ -614,10 +614,10 @@ static void place_item(kva_tile *x, const kva_expr *item) {
   x->tiles = kva_expr_min(x->e, kva_tile_num(x, x->t.tiles), kva_expr_sub(x->e, x->all_tiles, x->first_tile));
 }
 
-/* The item that this core takes next, if all are as fast. */
+/* The item that this core takes next: those of a core follow each other (runtime/base/pool.c). */
 static void place_next(kva_tile *x, const kva_expr *item) {
   kva_tile next = *x;
-  const kva_expr *after = kva_expr_addi(x->e, item, x->c->l->target->cores);
+  const kva_expr *after = kva_expr_addi(x->e, item, 1);
   place_item(&next, kva_expr_min(x->e, after, kva_expr_addi(x->e, items_of(x), -1)));
   x->next_batch = next.batch, x->next_panel = next.first_panel;
 }

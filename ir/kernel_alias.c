@@ -111,6 +111,7 @@ static bool are_exclusive(const kva_kinstr *a, const kva_kinstr *b) {
   return false;
 }
 
+/* What a loop carries into an iteration is of earlier ones: of the load's own iteration it may know nothing yet. */
 static bool depends(const kva_kinstr *value, const kva_kinstr *load, bool *seen) {
   if (value == load) return true;
   if (!value || seen[value->id]) return false;
@@ -119,7 +120,7 @@ static bool depends(const kva_kinstr *value, const kva_kinstr *load, bool *seen)
     if (depends(value->args[i], load, seen)) return true;
   if (value->op != KVA_K_REDUCE && value->op != KVA_K_CARRY) return false;
   const kva_kcarry *c = &value->loop->carries.data[value->carry];
-  return depends(c->init, load, seen) || depends(c->yield, load, seen);
+  return depends(c->init, load, seen) || (value->op == KVA_K_REDUCE && depends(c->yield, load, seen));
 }
 
 static bool is_ordered(const analysis *a, const kva_kinstr *load, const kva_kinstr *store) {

@@ -29,6 +29,9 @@ static void confirmed(void **state) {
   /* read several times before it is written */
   assert_true(in_place(state, KERNEL("", "grid i < 4*N {\n serial k < N carry (add float 0.0) {\n" LOAD(
                                              "i") "yield %0\n}\n %1 = reduce k[0]\n" STORE("i") "}\n")));
+  /* a sum that has the element */
+  assert_true(in_place(state, KERNEL("", "serial k < 4*N carry (none float 0.0) {\n %2 = carry k[0]\n" LOAD("k") //
+                                     "%1 = add %0, %2 : float\n" STORE("k") "yield %1\n}\n")));
   /* an operand that is not read */
   assert_true(in_place(state, "kernel \"k\" (unused float s[N], write float y[N]) {\n grid i < N {\n"
                               "store y[i], 1.0\n}\n}\n"));
@@ -68,6 +71,9 @@ static void refused(void **state) {
       state, KERNEL("", "serial i < N {\n" LOAD("i") "}\n serial j < N {\n %1 = load x[j]\n" STORE("j") "}\n")));
   /* one of two stores is of another element */
   assert_false(in_place(state, KERNEL("", "grid i < N {\n" LOAD("i") EXP STORE("i") STORE("i + N") "}\n")));
+  /* a sum of the elements before, which may be stored before the element is loaded */
+  assert_false(in_place(state, KERNEL("", "serial k < 4*N carry (none float 0.0) {\n %2 = carry k[0]\n" LOAD("k") //
+                                      "%1 = add %0, %2 : float\n store y[k], %2\n yield %1\n}\n")));
   /* the arms of an if, with elements of the other arm */
   assert_false(in_place(state, KERNEL("", "grid i < N {\n %2 = index i\n %3 = lt %2, 7 : int64\n if %3 {\n" LOAD(
                                               "i + 1") "store y[i], 1.0\n} else {\n store y[i], 2.0\n}\n}\n")));

@@ -22,10 +22,37 @@ int32_t kva_plan_start(const kva_memory_plan *p, uint32_t wait) {
   return (int32_t)start;
 }
 
+/* The arguments of a step from the n-th on that are `from` become `to`. */
+static void replace_args(kva_plan_step *s, kva_arena *arena, uint32_t n, int32_t from, int32_t to) {
+  int32_t *args = NULL;
+  for (uint32_t i = n; i < s->n_args; i++) {
+    if (s->args[i] != from) continue;
+    if (!args) s->args = args = kva_arena_memdup(arena, s->args, s->n_args * sizeof *args);
+    args[i] = to;
+  }
+}
+
+/* The result has memory of its own from the step on. */
+static void separate_temporary(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg) {
+  const kva_node *n = p->steps.data[step].node;
+  const kva_value *result = &n->results[arg - (p->steps.data[step].n_args - n->n_results)];
+  int32_t home = p->steps.data[step].args[arg], own = (int32_t)p->buffers.len;
+  kva_plan_buffer temporary = p->buffers.data[home];
+  for (int32_t i = (int32_t)step; i <= temporary.last_step; i++)
+    replace_args(&p->steps.data[i], arena, i == (int32_t)step ? arg : 0, home, own);
+  temporary.type = result->type, temporary.name = result->name, temporary.first_step = (int32_t)step;
+  p->buffers.data[home].last_step = (int32_t)step;
+  KVA_PUSH(arena, &p->buffers, temporary);
+}
+
 void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg) {
   kva_plan_step *s = &p->steps.data[step];
   int32_t home = s->args[arg], own = (int32_t)p->buffers.len;
   kva_plan_buffer temporary = p->buffers.data[home];
+  if (temporary.place == KVA_PLACE_TEMP) {
+    separate_temporary(p, arena, step, arg);
+    return;
+  }
   temporary = (kva_plan_buffer){.place = KVA_PLACE_TEMP,
                                 .type = temporary.type,
                                 .name = temporary.name,

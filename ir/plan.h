@@ -58,9 +58,10 @@ typedef struct kva_memory_plan {
  * length of the train block's data; any other symbol is 2048. */
 bool kva_assumed_extent(void *module, const kva_expr *symbol, int64_t *out_extent);
 
-/* A step whose result shares the buffer of an operand (a state that it reads and writes) is an in-place proposal, which
- * the step's scheduled kernel must confirm (kva_kernel_in_place). If it does not, this moves argument `arg` of the
- * step, a result, to a temporary and inserts a copy from it after the step. */
+/* A step whose result shares the buffer of an operand (a state that it reads and writes, a temporary that it reads
+ * last) is an in-place proposal, which the step's scheduled kernel must confirm (kva_kernel_in_place). If it does not,
+ * this moves argument `arg` of the step, a result, to a temporary: for good if it was in one, else a copy from there is
+ * inserted after the step. */
 void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg);
 
 /* Inserts an empty step before step `step`, or at the end: numbers of steps and lifetimes from `step` on increase by

@@ -103,6 +103,8 @@ kva_value *kva_all_gather(kva_builder *b, kva_value *part, const kva_type *whole
 kva_value *kva_storage_root(kva_value *v);
 /* Exchanges between processes of a finished plan go on while other steps run, where they can (plan_waits.c). */
 void kva_plan_waits(kva_memory_plan *plan, kva_arena *arena);
+/* Proposes that results of kernels take the memory of operands (plan_in_place.c). */
+void kva_plan_in_place(kva_module *m, kva_memory_plan *plan, kva_arena *arena);
 
 /* A further function of m with the nodes of f. */
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);

@@ -14,7 +14,7 @@
  * Sums over processes take the place of what only they read. Exchanges end as late as their results are read:
  * passes/plan_waits.c.
  * Requires: kva_prepare after kva_optimize: a state is read before it is written, and written once. The runtime places
- * temporaries when shapes are known; sizes stay symbolic here.
+ * temporaries when shapes are known; sizes stay symbolic here. Some share memory: passes/plan_in_place.c.
  * Why lifetimes and not offsets: one plan serves every binding of the symbols. */
 #include "passes/passes_internal.h"
 
@@ -330,10 +330,11 @@ kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory
 }
 
 kva_status kva_plan_module(kva_module *m, const kva_pass_options *o, bool *changed) {
-  (void)o, (void)changed; /* the graph stays as it is */
+  (void)changed; /* the graph stays as it is */
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_function *f = m->functions.data[i];
     KVA_TRY(kva_plan(m, f, m->arena, &f->plan));
+    if (!o->memory) kva_plan_in_place(m, f->plan, m->arena); /* else recompute.c has counted it as it is */
   }
   return KVA_OK;
 }

@@ -119,6 +119,48 @@ static void separate(void **unused) {
   kva_arena_destroy(arena);
 }
 
+/* The plan of a module's first function, settled for this machine. */
+static kva_memory_plan *settled(kva_arena *arena, kva_diag *diag, const char *text, kva_module **out_m) {
+  bool changed = false;
+  kva_target target;
+  assert_int_equal(kva_load_text(text, "m.kv", NULL, diag, out_m), KVA_OK);
+  assert_int_equal(kva_run_pass(*out_m, KVA_PASS_plan, &(kva_pass_options){0}, &changed), KVA_OK);
+  assert_int_equal(kva_codegen_describe(&(kva_target_options){0}, diag, &target), KVA_OK);
+  assert_int_equal(kva_codegen_settle(arena, (*out_m)->functions.data[0]->plan, &target), KVA_OK);
+  return (*out_m)->functions.data[0]->plan;
+}
+
+/* Element code takes its operand's memory; softmax, which reads a row again and again, gets memory of its own, and what
+ * follows reads that. Both live as long as they are read. */
+static void temporaries(void **unused) {
+  (void)unused;
+  kva_arena *arena = kva_arena_create();
+  kva_diag *diag = kva_diag_create();
+  kva_module *m;
+  const kva_memory_plan *p = settled(arena, diag,
+                                     "main (float[4, 4] x) => (float[4, 4] y) {\n"
+                                     "  a = kv.cumsum <axis = 0> (x)\n"
+                                     "  b = kv.softmax(a)\n"
+                                     "  c = kv.exp(b)\n"
+                                     "  y = kv.cumsum <axis = 0> (c)\n"
+                                     "}\n",
+                                     &m);
+  assert_int_equal(p->steps.len, 4);
+  int32_t args[4][2];
+  for (uint32_t i = 0; i < 4; i++) memcpy(args[i], p->steps.data[i].args, sizeof args[i]);
+  assert_int_equal(args[1][0], args[0][1]);
+  assert_int_not_equal(args[1][1], args[1][0]);
+  assert_int_equal(args[2][0], args[1][1]);
+  assert_int_equal(args[2][1], args[2][0]);
+  assert_int_equal(args[3][0], args[2][1]);
+  const kva_plan_buffer *a = &p->buffers.data[args[0][1]], *b = &p->buffers.data[args[1][1]];
+  const int32_t lifetimes[] = {a->first_step, a->last_step, b->first_step, b->last_step}, expected[] = {0, 1, 1, 3};
+  assert_memory_equal(lifetimes, expected, sizeof expected);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  kva_arena_destroy(arena);
+}
+
 static uint32_t count_copies(const kva_codegen *cg, kva_module *m) {
   kva_arena *arena = kva_arena_create();
   uint32_t n = 0;
@@ -161,6 +203,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(confirmed, kernel_fixture_create, kernel_fixture_destroy),
       cmocka_unit_test_setup_teardown(refused, kernel_fixture_create, kernel_fixture_destroy),
       cmocka_unit_test(separate),
+      cmocka_unit_test(temporaries),
       cmocka_unit_test(models),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

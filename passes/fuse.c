@@ -493,6 +493,22 @@ static bool window_may_join(const fuse *f, const kva_node *p, const group *g) {
   return u && !u->next && in_group(f, u->user, g) && moves_channels(u->user, true) && g->n_nodes < MAX_GROUP;
 }
 
+enum { FAR_ELEMENTS = 1 << 20 }; /* of a tensor that leaves the caches */
+
+/* Element code alone can take the memory of a tensor that nothing reads after it (plan_in_place.c), but not with a
+ * reduction of its rows, whose loops read the row before. Where that tensor leaves the caches anyway, p stays apart:
+ * gradients of logits then take the logits' place. */
+static bool leaves_memory(const fuse *f, const kva_node *p, const group *g) {
+  const kva_value *x = kva_operand(p, 0), *y = &g->nodes[0]->results[0];
+  int64_t elements = FAR_ELEMENTS;
+  if (kva_for_gpu(f->options) || g->has_row || !x->def || x->def->op->lower_kind == KVA_LOWER_NONE) return false;
+  if (y->type->dtype != x->type->dtype || !same_extents(y->type, x->type)) return false;
+  if (kva_expr_is_const(kva_type_elements(f->m, x->type), &elements) && elements < FAR_ELEMENTS) return false;
+  for (const kva_use *u = x->uses; u; u = u->next)
+    if (u->user != p && !in_group(f, u->user, g)) return false;
+  return true;
+}
+
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   KVA_ASSERT(g->n_nodes && !in_group(f, p, g));
   role r = kva_fuse_role(p);
@@ -512,6 +528,7 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   if (r == ROLE_ROW && (!c.all_aligned || !row_fits(p, g))) return false;
   if (r == ROLE_ELEMENT && !reads_elements_once(f, p, g)) return false;
   if (c.all_inside) return true;
+  if (r == ROLE_ROW && leaves_memory(f, p, g)) return false;
   /* A further output: it must be computed in the group's own loops, and stay acyclic. Aliases need no memory. */
   if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || follows_image(p, MAX_INDEX_DEPTH) ||
       kva_fuse_role(g->nodes[0]) == ROLE_SINK || has_window(g))

@@ -55,6 +55,7 @@ static const kva_case cases[] = {
     {.op = KVA_OP_matmul, .in = {{"16,523"}, {"523,40"}}, .no_gradient = true},
     {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"3,1040"}, {"10,1040"}}, .no_gradient = true},
     {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"2,0"}, {"3,0"}}},
+    {.op = KVA_OP_matmul, .attrs = "transpose_b=1", .in = {{"B=2,12,0"}, {"B,12,0"}}},
     {.op = KVA_OP_matmul, .dtype = KVA_I32, .in = {{"M=3,K=5"}, {"K,N=4"}}},
     /* factors of 16 bits with float results */
     {.op = KVA_OP_matmul,

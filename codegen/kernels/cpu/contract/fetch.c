@@ -91,8 +91,9 @@ static void fetch_columns(const kva_tile *x, const packing *p, const kva_expr *t
 /* Products of floats whose parts are packed without more ado. */
 static bool is_plain(const kva_tile *x) {
   const kva_contraction *c = x->c;
+  int64_t depth;
   bool plain = kva_is(c->n, KVA_OP_matmul) && !c->any && !c->amx && !c->words && !c->panel && !x->factor_block;
-  return plain && kva_dtype_is_float(c->type) && kva_expr_is_const(c->depth, NULL);
+  return plain && kva_dtype_is_float(c->type) && kva_expr_is_const(c->depth, &depth) && depth > 0;
 }
 
 bool kva_tile_fetches_panels(const kva_tile *x) {

@@ -150,7 +150,7 @@ static uint32_t x86_features(const kva_cg_cpu *cpu, bool fma, bool narrow) {
   return has_amx(cpu->name, cpu->features) ? features | KVA_TARGET_AMX : features;
 }
 
-enum { COMMON_L2 = 512 << 10, COMMON_CORES = 8, MAX_CORES = 16 /* that a kernel is cut for */ };
+enum { COMMON_L2 = 512 << 10, COMMON_CORES = 8 };
 
 static int64_t of_this_machine(int name, int64_t otherwise) {
   long n = sysconf(name);
@@ -159,7 +159,7 @@ static int64_t of_this_machine(int name, int64_t otherwise) {
 
 static int cores_of_this_machine(void) {
   int64_t n = of_this_machine(_SC_NPROCESSORS_ONLN, COMMON_CORES);
-  return n < MAX_CORES ? (int)n : MAX_CORES;
+  return n < KVA_MAX_CORES ? (int)n : KVA_MAX_CORES;
 }
 
 /* LLVM does not check the memory of its C strings: NULL is one that found none. */

@@ -22,6 +22,8 @@ typedef enum kva_target_feature {
   KVA_TARGET_AMX = 1 << 11,          /* x86: products of tiles in registers (ir/dialect_amx.h) */
 } kva_target_feature;
 
+enum { KVA_MAX_CORES = 16 }; /* that a kernel is cut for */
+
 typedef struct kva_target {
   kva_target_kind kind;
   char description[64]; /* for people: "x86-64 znver5 512-bit", "sm_80" */

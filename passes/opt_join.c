@@ -8,18 +8,18 @@
 #include "ops/attention.h"
 #include "passes/passes_internal.h"
 
-enum { CORES = 16, WAITING = 5 /* at most one of so many cores, in the mean */ };
+enum { WAITING = 5 }; /* at most one of so many cores waits, in the mean */
 
 /* Heads of keys keep all cores busy. */
 static bool has_items(const kva_type *k) {
   int64_t batch, heads;
   if (!kva_expr_is_const(k->dims[0], &batch) || !kva_expr_is_const(k->dims[1], &heads)) return false;
-  int64_t items = batch * heads, rounds = (items + CORES - 1) / CORES;
-  return items > 0 && WAITING * (rounds * CORES - items) <= rounds * CORES;
+  int64_t items = batch * heads, rounds = (items + KVA_MAX_CORES - 1) / KVA_MAX_CORES, places = rounds * KVA_MAX_CORES;
+  return items > 0 && WAITING * (places - items) <= places;
 }
 
 static bool has_same_operands(const kva_node *a, const kva_node *b) {
-  for (uint32_t i = 0; i < KVA_ATTENTION_DY + 1; i++)
+  for (uint32_t i = 0; i <= KVA_ATTENTION_DY; i++)
     if (kva_operand(a, i) != kva_operand(b, i)) return false;
   return true;
 }
@@ -39,13 +39,8 @@ static kva_node *partner_of(const kva_pass_options *o, const kva_node *n) {
   return NULL;
 }
 
-static bool comes_before(const kva_node *a, const kva_node *b) {
-  while (b && b != a) b = b->prev;
-  return b != NULL;
-}
-
 static void join(kva_module *m, kva_node *of_q, kva_node *of_kv) {
-  kva_builder b = kva_builder_before(m, comes_before(of_q, of_kv) ? of_q : of_kv);
+  kva_builder b = kva_builder_before(m, kva_comes_before(of_q, of_kv) ? of_q : of_kv);
   kva_value *operands[KVA_ATTENTION_DY + 1];
   for (uint32_t i = 0; i <= KVA_ATTENTION_DY; i++) operands[i] = kva_operand(of_q, i);
   kva_node *all = kva_build_node(&b, KVA_OP_attention_grad, KVA_ATTENTION_DY + 1, operands, 3, of_q->attrs);

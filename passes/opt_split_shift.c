@@ -17,9 +17,7 @@ static bool is_zero_boundary(const char *name) {
 
 /* Whether x is defined before `at`. */
 static bool is_before(const kva_value *x, const kva_node *at) {
-  for (const kva_node *n = at; n; n = n->prev)
-    if (x->def == n) return n != at;
-  return !x->def || x->def->graph != at->graph;
+  return !x->def || x->def->graph != at->graph || kva_comes_before(x->def, at);
 }
 
 /* Whether n, a weight gradient, and `in` are gradients of the same shift. */

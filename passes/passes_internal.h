@@ -42,6 +42,8 @@ void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *
 
 /* True when v is a constant all of whose elements equal `x`. */
 bool kva_is_splat(const kva_value *v, double x);
+/* util.c: whether node a stands before node b in the graph of both. */
+bool kva_comes_before(const kva_node *a, const kva_node *b);
 /* True when v is a constant with all elements equal, and which; false if a double cannot hold it. */
 bool kva_splat_value(const kva_value *v, double *out_x);
 

@@ -26,6 +26,12 @@ bool kva_splat_value(const kva_value *v, double *out_x) {
   return true;
 }
 
+bool kva_comes_before(const kva_node *a, const kva_node *b) {
+  for (const kva_node *n = b->prev; n; n = n->prev)
+    if (n == a) return true;
+  return false;
+}
+
 bool kva_is_splat(const kva_value *v, double x) {
   double found;
   return kva_splat_value(v, &found) && found == x;

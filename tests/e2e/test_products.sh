@@ -116,6 +116,25 @@ expect 0 show "$work/attention.kv" --stage=fused
 says "kv.attention"
 expect 0 diff "$work/attention.kv"
 
+# The gradients of an attention are the same sums in one kernel and in two, where the scale is a power of two.
+gradients() {
+  cat >"$work/gradients.kv" <<KV
+model gradients (float[2, 4, 150, 16] q, float[2, 2, 97, 16] k, float[2, 2, 97, 32] v, float[2, 4, 150] delta, float[2, 4, 150, 32] dy) => (float[2, 4, 150, 16] a, float[2, 2, 97, 16] b, float[2, 2, 97, 32] c, float[2, 4, 150, 16] d, float[2, 2, 97, 16] e, float[2, 2, 97, 32] f) {
+  y, lse = kv.attention <$1> (q, k, v)
+  a = kv.attention_grad_q <$1> (q, k, v, , , delta, lse, dy)
+  b, c = kv.attention_grad_kv <$1> (q, k, v, , , delta, lse, dy)
+  d, e, f = kv.attention_grad <$1> (q, k, v, , , delta, lse, dy)
+}
+KV
+  expect 0 run "$work/gradients.kv" -o "$work/gradients"
+  for pair in a:d b:e c:f; do
+    cmp "$work/gradients/${pair%:*}.npy" "$work/gradients/${pair#*:}.npy" || fail "<$1>: ${pair%:*} and ${pair#*:} differ"
+  done
+}
+gradients 'causal = false'
+gradients 'causal = true, offset = -37'
+gradients 'causal = true, offset = 20, window = 45, softcap = 5.0'
+
 # Constants that folding made go into panels like those of a file.
 cat >"$work/folded.kv" <<'KV'
 model folded (float[B, 96] x) => (float[B, 320] y) {

@@ -338,54 +338,49 @@ void kva_attention_grad_kv_emit(kva_lower *l, const kva_node *n) {
 
 /* ---- all gradients ----------------------------------------------------------------------------------------------- */
 
-/* body(row, channel) for the item's query heads. */
-typedef void (*query_row_body)(const kva_query_tile *s, kva_kbuf *dq, const kva_expr *head, const kva_expr *t,
-                               const kva_expr *at, const kva_expr *d);
+static void clear_dq(const kva_query_tile *s, kva_kbuf *dq, int64_t elements) {
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, elements), "i");
+  kva_k_store(s->kb, dq, i->var, kva_query_tile_const(s, 0));
+  kva_k_loop_end(s->kb, i);
+}
 
-static void over_query_rows(const kva_query_tile *s, kva_kbuf *dq, query_row_body body) {
+static void store_dq(const kva_query_tile *s, kva_kbuf *dq) {
   kva_expr_ctx *c = s->kb->exprs;
-  kva_kloop *member = kva_k_loop_begin(s->kb, KVA_K_SERIAL, s->a.group, "member");
-  kva_kloop *t = kva_k_loop_begin(s->kb, KVA_K_SERIAL, s->a.T, "t");
+  kva_kloop *loops[2];
+  const kva_expr *at[2]; /* head of the group, position */
+  kva_nest_begin(s->l, KVA_K_SERIAL, 2, (const kva_dim[]){s->a.group, s->a.T}, loops, at);
   kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->a.D), "d");
-  const kva_expr *row = kva_expr_add(c, kva_expr_mul(c, member->var, s->a.T), t->var);
-  const kva_expr *head = kva_expr_add(c, kva_expr_mul(c, s->h_kv, s->a.group), member->var);
-  body(s, dq, head, t->var, kva_expr_add(c, kva_expr_muli(c, row, s->a.D), d->var), d->var);
+  const kva_expr *row = kva_expr_add(c, kva_expr_mul(c, at[0], s->a.T), at[1]);
+  const kva_expr *head = kva_expr_add(c, kva_expr_mul(c, s->h_kv, s->a.group), at[0]);
+  kva_kval v = kva_k_load(s->kb, dq, kva_expr_add(c, kva_expr_muli(c, row, s->a.D), d->var));
+  v = kva_k2(s->kb, KVA_K_mul, v, kva_query_tile_const(s, s->a.attrs.scale));
+  s->l->store(s->l, s->a.n, 0, (const kva_expr *[]){s->b, head, at[1], d->var}, v);
   kva_k_loop_end(s->kb, d);
-  kva_k_loop_end(s->kb, t);
-  kva_k_loop_end(s->kb, member);
+  kva_nest_end(s->l, 2, loops);
 }
 
-static void clear_dq(const kva_query_tile *s, kva_kbuf *dq, const kva_expr *head, const kva_expr *t, const kva_expr *at,
-                     const kva_expr *d) {
-  (void)head, (void)t, (void)d;
-  kva_k_store(s->kb, dq, at, kva_query_tile_const(s, 0));
-}
-
-static void store_dq(const kva_query_tile *s, kva_kbuf *dq, const kva_expr *head, const kva_expr *t, const kva_expr *at,
-                     const kva_expr *d) {
-  kva_kval v = kva_k2(s->kb, KVA_K_mul, kva_k_load(s->kb, dq, at), kva_query_tile_const(s, s->a.attrs.scale));
-  s->l->store(s->l, s->a.n, 0, (const kva_expr *[]){s->b, head, t, d}, v);
+static int64_t rows_of_dq(const kva_node *n) {
+  return kva_attention_grad_rows(kva_operand_type(n, KVA_ATTENTION_Q), kva_operand_type(n, KVA_ATTENTION_K));
 }
 
 const char *kva_attention_grad_heads_refuses(kva_lower *l, const kva_node *n) {
   (void)l;
-  bool fits = kva_attention_grad_rows(kva_operand_type(n, KVA_ATTENTION_Q), kva_operand_type(n, KVA_ATTENTION_K)) >= 0;
-  return fits ? NULL : "rows of dq that exceed a core's caches";
+  return rows_of_dq(n) >= 0 ? NULL : "rows of dq that exceed a core's caches";
 }
 
 void kva_attention_grad_heads_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile s;
-  int64_t rows = kva_attention_grad_rows(kva_operand_type(n, KVA_ATTENTION_Q), kva_operand_type(n, KVA_ATTENTION_K));
   kva_kloop *g = kva_query_tile_begin_heads(&s, l, n);
+  int64_t elements = rows_of_dq(n) * s.a.D;
   key_sums sums = key_sums_of(&s);
   backward b = backward_of_keys(&s);
   sums.rows = kva_query_tile_matrix(&s, "rows", s.a.D);
-  sums.dq = kva_k_local(l->kb, "dq", s.t, rows * s.a.D);
-  over_query_rows(&s, sums.dq, clear_dq);
+  sums.dq = kva_k_local(l->kb, "dq", s.t, elements);
+  clear_dq(&s, sums.dq, elements);
   kva_kloop *tile = kva_query_tile_next(&s);
   add_group(&s, &b, &sums, 1);
   kva_k_loop_end(l->kb, tile);
-  over_query_rows(&s, sums.dq, store_dq);
+  store_dq(&s, sums.dq);
   kva_k_loop_end(l->kb, g);
 }
 

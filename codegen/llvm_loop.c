@@ -338,6 +338,41 @@ static void emit_bodies_if(loop_state *s, LLVMValueRef start, LLVMValueRef end, 
   kva_ll_end_round(e, entry, latch);
 }
 
+/* The machine stores some lanes of a vector only lane by lane, or slowly (AVX2: 17 cycles on Zen 3). Accumulators have
+ * all lanes, and each part is a copy of the body. */
+static bool ends_in_halves(const loop_state *s) {
+  enum { AVX512 = 64 }; /* bytes */
+  const kva_emit *e = s->e;
+  return !s->n && e->cg->target.vector_bytes < AVX512 && emitted(s->l->body) <= SMALL_BODY;
+}
+
+static void emit_lanes_at(loop_state *s, LLVMValueRef at, unsigned lanes) {
+  kva_emit *e = s->e;
+  e->lanes.n = s->lanes = lanes;
+  kva_ll_mark_varying(e, s->l);
+  emit_body(s, at, 0);
+}
+
+/* The last `rest` iterations, fewer than there are lanes, in vectors of half as many lanes, a quarter, ..., one. */
+static void emit_halves(loop_state *s, LLVMValueRef start, LLVMValueRef rest) {
+  kva_emit *e = s->e;
+  for (unsigned n = s->lanes / 2; n; n /= 2) {
+    LLVMValueRef has = LLVMBuildAnd(e->b, rest, kva_ll_i64(e, n), ""), zero = kva_ll_i64(e, 0);
+    LLVMValueRef at = LLVMBuildNSWAdd(e->b, start, LLVMBuildAnd(e->b, rest, kva_ll_i64(e, -2 * (int64_t)n), ""), "");
+    if (LLVMIsConstant(has) && LLVMIsNull(has)) continue;
+    if (LLVMIsConstant(has)) {
+      emit_lanes_at(s, at, n);
+      continue;
+    }
+    LLVMBasicBlockRef body = kva_ll_block(e, "part"), exit = kva_ll_block(e, "done");
+    LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntNE, has, zero, ""), body, exit);
+    LLVMPositionBuilderAtEnd(e->b, body);
+    emit_lanes_at(s, at, n);
+    LLVMBuildBr(e->b, exit);
+    LLVMPositionBuilderAtEnd(e->b, exit);
+  }
+}
+
 /* Short loops of constant extent: straight-line code, so that LOCAL tiles become registers. */
 static void emit_vector_expanded(loop_state *s, int64_t extent) {
   kva_emit *e = s->e;
@@ -347,6 +382,10 @@ static void emit_vector_expanded(loop_state *s, int64_t extent) {
   for (int64_t i = 0; i < whole; i++) emit_body(s, kva_ll_i64(e, i * lanes), (unsigned)i % s->copies);
   merge_copies(s);
   if (extent % lanes == 0) return;
+  if (ends_in_halves(s)) {
+    emit_halves(s, kva_ll_i64(e, whole * lanes), kva_ll_i64(e, extent % lanes));
+    return;
+  }
   e->lanes.mask = rest_mask(e, kva_ll_i64(e, extent % lanes));
   emit_body(s, kva_ll_i64(e, whole * lanes), 0);
   e->lanes.mask = NULL;
@@ -366,7 +405,13 @@ static void emit_vector_loop(loop_state *s, LLVMValueRef end) {
   }
   LLVMValueRef middle = round_down(e, start, end, lanes);
   emit_stretch(s, start, middle, lanes);
-  emit_bodies_if(s, middle, end, 0, 1, true);
+  if (kva_ll_expr_multiple(e, s->l->extent) % lanes == 0) return;
+  if (!ends_in_halves(s)) {
+    emit_bodies_if(s, middle, end, 0, 1, true);
+    return;
+  }
+  LLVMValueRef rest[] = {LLVMBuildNSWSub(e->b, end, middle, ""), kva_ll_i64(e, 0)};
+  emit_halves(s, middle, kva_ll_intrinsic1(e, "llvm.smax", 2, rest));
 }
 
 static void emit_vector(kva_emit *e, const kva_kloop *l) {

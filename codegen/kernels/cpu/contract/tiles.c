@@ -272,23 +272,38 @@ static void sum_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slic
   kva_k_loop_end(x->kb, i);
 }
 
-/* The block's rows of a for a slice, if memory is contiguous along them. */
-static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
+/* Step k of the rows of a that tiles of the block have. whole: all rows of these tiles exist. */
+static void pack_row_step(const kva_tile *x, const kva_expr *k0, const kva_expr *k, bool whole) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
   const kva_expr *row = kva_tile_first_row(x, i->var);
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_rows(x, row), "r");
+  const kva_expr *rows = whole ? kva_tile_num(x, x->t.tile_rows) : kva_tile_rows(x, row);
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, rows, "r");
   kva_contract_at at = {.batch = x->batch,
-                        .k = kva_tile_plus(x, k0, k->var),
+                        .k = kva_tile_plus(x, k0, k),
                         .lead = kva_tile_num(x, 0),
                         .row = kva_tile_plus(x, row, r->var),
                         .tap = kva_tile_num(x, 0)};
   x->kb->prefetch_bytes = bytes_to_later(x, 0, x->c->rows, x->t.tiles * x->t.tile_rows);
   kva_kval v = x->c->a(x->c, &at);
   x->kb->prefetch_bytes = 0;
-  kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k->var, r->var), v);
+  kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k, r->var), v);
   kva_k_loop_end(x->kb, r);
   kva_k_loop_end(x->kb, i);
+}
+
+/* The block's rows of a for a slice, if memory is contiguous along them. Most blocks have whole tiles, whose loops have
+ * a constant extent. */
+static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  const kva_expr *end = kva_tile_times(x, kva_tile_plus(x, x->first_tile, x->tiles), x->t.tile_rows);
+  bool always = kva_expr_is(kva_expr_mod(x->e, x->c->rows, kva_tile_num(x, x->t.tile_rows)), 0);
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
+  kva_kinstr *branch = always ? NULL : kva_k_if_begin(x->kb, kva_k_index_le(x->kb, end, x->c->rows));
+  pack_row_step(x, k0, k->var, true);
+  if (branch) {
+    kva_k_if_else(x->kb, branch);
+    pack_row_step(x, k0, k->var, false);
+    kva_k_if_end(x->kb, branch);
+  }
   kva_k_loop_end(x->kb, k);
 }
 

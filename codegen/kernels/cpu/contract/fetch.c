@@ -44,13 +44,30 @@ static void fetch(const kva_tile *x, kva_kval element) {
   kva_cpu_prefetch(x->kb, element->buf, element->index);
 }
 
+static int64_t elements_of_line(const kva_tile *x) {
+  return LINE * 8 / kva_dtype_bits(x->c->type);
+}
+
+/* Tiles from one packing to the next. The last ones, one for each line of a step, fetch. */
+static int64_t tiles_between(const kva_tile *x) {
+  return x->t.tiles * (x->together ? x->t.panels : 1);
+}
+
+static int64_t packed_rows(const kva_tile *x) {
+  return x->t.tiles * x->t.tile_rows;
+}
+
+static int64_t packed_columns(const kva_tile *x) {
+  return x->t.panel * (x->together ? x->t.panels : 1);
+}
+
 /* Of `elements` rows or columns that are packed: where the line begins that a tile fetches at step k. If memory is
  * contiguous along the depth, a line has several steps of one of them, and as many steps fetch those of one each: from
  * *k on, which becomes a multiple. */
 static const kva_expr *line_of(const kva_tile *x, int64_t elements, bool along_depth, const kva_expr *tile,
                                const kva_expr **k) {
-  int64_t of_line = LINE * 8 / kva_dtype_bits(x->c->type), lines = kva_ceil_div(elements, of_line);
-  const kva_expr *number = kva_expr_addi(x->e, tile, lines - x->t.tiles * (x->together ? x->t.panels : 1));
+  int64_t of_line = elements_of_line(x), lines = kva_ceil_div(elements, of_line);
+  const kva_expr *number = kva_expr_addi(x->e, tile, lines - tiles_between(x));
   const kva_expr *first = kva_tile_times(x, kva_expr_max(x->e, number, kva_tile_num(x, 0)), of_line);
   if (!along_depth) return first;
   const kva_expr *of_group = kva_expr_mod(x->e, *k, kva_tile_num(x, of_line));
@@ -65,7 +82,7 @@ static bool comes_from_memory(const kva_tile *x, uint32_t operand) {
 }
 
 static void fetch_rows(const kva_tile *x, const packing *p, const kva_expr *tile, const kva_expr *k) {
-  const kva_expr *row = line_of(x, x->t.tiles * x->t.tile_rows, false, tile, &k), *zero = kva_tile_num(x, 0);
+  const kva_expr *row = line_of(x, packed_rows(x), false, tile, &k), *zero = kva_tile_num(x, 0);
   row = kva_tile_plus(x, kva_tile_times(x, p->first_tile, x->t.tile_rows), row);
   kva_contract_at at = {.batch = p->batch,
                         .k = at_most(x, kva_tile_plus(x, p->k0, k), x->c->depth),
@@ -76,8 +93,7 @@ static void fetch_rows(const kva_tile *x, const packing *p, const kva_expr *tile
 }
 
 static void fetch_columns(const kva_tile *x, const packing *p, const kva_expr *tile, const kva_expr *k) {
-  int64_t columns = x->t.panel * (x->together ? x->t.panels : 1);
-  const kva_expr *column = line_of(x, columns, x->c->along_depth, tile, &k), *zero = kva_tile_num(x, 0);
+  const kva_expr *column = line_of(x, packed_columns(x), x->c->along_depth, tile, &k), *zero = kva_tile_num(x, 0);
   column = kva_tile_plus(x, kva_tile_times(x, p->first_panel, x->t.panel), column);
   kva_contract_at at = {.batch = p->batch,
                         .k = at_most(x, kva_tile_plus(x, p->k0, k), x->c->depth),
@@ -100,14 +116,33 @@ bool kva_tile_fetches_panels(const kva_tile *x) {
   return is_plain(x) && x->c->along_depth && comes_from_memory(x, 1);
 }
 
+/* Slices of both factors are packed for all panels of an item. */
+static bool fetches_slices(const kva_tile *x) {
+  return is_plain(x) && x->c->across_rows && x->together && !x->one_slice;
+}
+
+static const kva_expr *tile_between(const kva_tile *x, const kva_expr *tile_of_block) {
+  return x->together ? kva_tile_plus(x, kva_tile_times(x, x->panel, x->t.tiles), tile_of_block) : tile_of_block;
+}
+
+kva_kval kva_tile_fetches(const kva_tile *x, const kva_expr *tile_of_block) {
+  bool columns = kva_tile_fetches_panels(x) || (fetches_slices(x) && comes_from_memory(x, 1));
+  bool rows = fetches_slices(x) && comes_from_memory(x, 0);
+  if (!columns && !rows) return NULL;
+  int64_t most = columns ? packed_columns(x) : 0;
+  if (rows && packed_rows(x) > most) most = packed_rows(x);
+  const kva_expr *first = kva_tile_num(x, tiles_between(x) - kva_ceil_div(most, elements_of_line(x)));
+  return kva_k_index_lt(x->kb, kva_expr_addi(x->e, first, -1), tile_between(x, tile_of_block));
+}
+
 void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *k) {
+  const kva_expr *tile = tile_between(x, tile_of_block);
   if (kva_tile_fetches_panels(x)) {
     packing p = next_panel(x, k0);
-    fetch_columns(x, &p, tile_of_block, k);
+    fetch_columns(x, &p, tile, k);
+    return;
   }
-  if (!is_plain(x) || !x->c->across_rows || !x->together || x->one_slice) return;
   packing p = next_slice(x, k0);
-  const kva_expr *tile = kva_tile_plus(x, kva_tile_times(x, x->panel, x->t.tiles), tile_of_block);
   if (comes_from_memory(x, 1)) fetch_columns(x, &p, tile, k);
   if (comes_from_memory(x, 0)) fetch_rows(x, &p, tile, k);
 }

@@ -83,7 +83,9 @@ int64_t kva_tile_all_steps(const kva_tile *x);
 
 /* Columns are fetched panel by panel; then next_batch and next_panel are read. */
 bool kva_tile_fetches_panels(const kva_tile *x);
-/* At step k of a slice: lines of what is packed next. */
+/* Whether a tile fetches lines of what is packed next; NULL: none does. */
+kva_kval kva_tile_fetches(const kva_tile *x, const kva_expr *tile_of_block);
+/* Those of step k of a slice. */
 void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *k);
 
 /* ---- amx.c ------------------------------------------------------------------------------------------------------- */

@@ -416,12 +416,11 @@ static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
 }
 
-/* n steps of the slice, from `first` on. */
-static void multiply_steps(const kva_tile *x, tile_step *s, const kva_expr *first, const kva_expr *n) {
+static void over_steps(const kva_tile *x, tile_step *s, const kva_expr *first, const kva_expr *n, bool fetches) {
   kva_kloop_kind kind = x->c->taps <= MAX_UNROLLED_TAPS ? KVA_K_UNROLL : KVA_K_SERIAL;
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "k");
   s->k = kva_tile_plus(x, first, k->var);
-  kva_tile_fetch(x, s->tile, s->k0, s->k);
+  if (fetches) kva_tile_fetch(x, s->tile, s->k0, s->k);
   kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->c->leads), "lead");
   kva_kloop *tap = kva_k_loop_begin(x->kb, kind, kva_tile_num(x, x->c->taps), "tap");
   s->lead = lead->var, s->tap = tap->var;
@@ -429,6 +428,18 @@ static void multiply_steps(const kva_tile *x, tile_step *s, const kva_expr *firs
   kva_k_loop_end(x->kb, tap);
   kva_k_loop_end(x->kb, lead);
   kva_k_loop_end(x->kb, k);
+}
+
+/* n steps of the slice, from `first` on. Steps that fetch nothing do not look whether they are to. */
+static void multiply_steps(const kva_tile *x, tile_step *s, const kva_expr *first, const kva_expr *n) {
+  kva_kval fetches = kva_tile_fetches(x, s->tile);
+  kva_kinstr *branch = fetches ? kva_k_if_begin(x->kb, fetches) : NULL;
+  if (branch) {
+    over_steps(x, s, first, n, true);
+    kva_k_if_else(x->kb, branch);
+  }
+  over_steps(x, s, first, n, false);
+  if (branch) kva_k_if_end(x->kb, branch);
 }
 
 static void clear_tile(const kva_tile *x, const kva_expr *tile_of_block) {

@@ -6,7 +6,7 @@
 enum {
   PRODUCTS_PER_CYCLE = 2, /* of vectors */
   LOADS_PER_CYCLE = 2,
-  LATENCY = 4, /* of a product */
+  LATENCY = 5, /* of a product: 4, and nothing starts as soon as it can */
   MIN_STEPS_AHEAD = 64,
   L2_BYTES_PER_CYCLE = 24, /* that a loop over a panel gets, whatever data sheets say */
   LINE = 64,

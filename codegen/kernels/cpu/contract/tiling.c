@@ -20,8 +20,11 @@ enum {
   MAX_BLOCK_ROWS = 512,
   MAX_AMX_ROWS = 288, /* where a is packed, too, and columns, so that slices are not short */
   MAX_AMX_COLUMNS = 256,
-  ACROSS_STEPS = 240, /* of a slice where memory is contiguous along rows of a: parts of both factors fit half of L2 */
+  MIN_ACROSS_STEPS = 128, /* of a slice where memory is contiguous along rows of a: parts of both factors fit half of */
+  MAX_ACROSS_STEPS = 240, /* L2; where that is small, slices are shorter, so that an item has rows and columns enough */
+  L2_OF_STEP = 4096,
   MAX_ACROSS_L2 = 2 << 20,
+  LINE = 64,
   MAX_PANELS = 16,
   MAX_PACKED = 1 << 16,       /* elements of b */
   MAX_ROWS_PACKED = 80 << 10, /* elements of a, and of a block between slices */
@@ -110,6 +113,12 @@ bool kva_tiling_in_place(const kva_contraction *c) {
   return c->panel % lanes == 0 && c->panel <= widest_tile(c) * lanes;
 }
 
+/* A narrower tile is chosen if it takes less than this share of the time. Panels that are no whole lines share lines of
+ * b and of the result with their neighbours. */
+static double share_to_beat(const kva_contraction *c, int64_t vectors) {
+  return vectors * c->l->target->vector_bytes % LINE ? 1.02 : 0.999;
+}
+
 /* The widest and highest tile among the fastest; as wide as panels that it reads in place. Where columns are a multiple
  * of a symbol, as the positions of a batch of images are: for those of one. */
 static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *t) {
@@ -129,7 +138,8 @@ static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *
     if (n->rows && n->rows < most) most = n->rows;
     for (int64_t r = most; r >= 1 && (r == most || (n->rows && 2 * r >= most)); r--) {
       double cycles = tiles_cycles(c, n, columns, r, v);
-      if (cycles < 0.999 * least) least = cycles, t->vectors = v, t->tile_rows = r;
+      double share = v < t->vectors ? share_to_beat(c, t->vectors) : 0.999;
+      if (cycles < share * least) least = cycles, t->vectors = v, t->tile_rows = r;
     }
   }
   t->panel = t->vectors * lanes;
@@ -169,11 +179,17 @@ bool kva_tiling_packs_together(const kva_contraction *c, const kva_tiling *t) {
   return plain && t->panels > 1 && (is_across(c) || t->panels * t->panel * t->depth <= MAX_PACKED);
 }
 
+static int64_t across_steps(const kva_contraction *c) {
+  int64_t steps = c->l->target->l2_bytes / L2_OF_STEP;
+  if (steps < MIN_ACROSS_STEPS) return MIN_ACROSS_STEPS;
+  return steps < MAX_ACROSS_STEPS ? steps : MAX_ACROSS_STEPS;
+}
+
 /* The block between slices fits, and packed rows of a. */
 static bool item_fits(const kva_contraction *c, const kva_tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
   if (c->amx && (rows > MAX_AMX_ROWS || columns > MAX_AMX_COLUMNS)) return false;
-  if (is_across(c) && (rows + columns) * ACROSS_STEPS > most_across(c)) return false;
+  if (is_across(c) && (rows + columns) * across_steps(c) > most_across(c)) return false;
   return rows <= MAX_BLOCK_ROWS && rows * columns <= (is_across(c) ? MAX_ACROSS_BLOCK : MAX_ROWS_PACKED);
 }
 

@@ -4,6 +4,8 @@
 #include "ir/kernel_fold.h"
 #include "ir/kernel_internal.h"
 
+#include <math.h>
+
 /* ---- constants --------------------------------------------------------------------------------------------------- */
 
 static kva_kval constant(kva_kb *b, kva_dtype t, kva_kconst v) {
@@ -145,8 +147,14 @@ static kva_kval simplify_unary(kva_kop op, kva_kval x) {
   }
 }
 
+static bool is_positive_zero(kva_kval v) {
+  if (!kva_kb_is_const(v)) return false;
+  return kva_dtype_is_float(v->dtype) ? v->imm.f == 0 && !signbit(v->imm.f) : v->imm.i == 0;
+}
+
 static kva_kval simplify_select(kva_kval c, kva_kval x, kva_kval y) {
-  if (x == y) return x;
+  bool gives_zero = x->op == KVA_K_LOAD && x->n_args && x->args[0] == c; /* where c is false */
+  if (x == y || (gives_zero && is_positive_zero(y))) return x;
   if (!kva_kb_is_const(c)) return NULL;
   return c->imm.i ? x : y;
 }

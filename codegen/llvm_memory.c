@@ -90,23 +90,47 @@ static void plain_store(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMVa
   annotate(e, i->buf, s);
 }
 
-/* 8 zero bytes that a scalar load reads if its predicate is false, and that a vector's masked load then points to. */
-static LLVMValueRef zeros(kva_emit *e) {
-  static const char name[] = "kva.zero";
+/* Zero bytes that a load reads if its predicate is false: of one element, which a vector's masked load then points to,
+ * or of all that a loop walks through. */
+static LLVMValueRef zeros(kva_emit *e, int64_t bytes) {
+  char name[32];
+  snprintf(name, sizeof name, "kva.zero.%" PRId64, bytes);
   LLVMValueRef global = LLVMGetNamedGlobal(e->module, name);
   if (global) return global;
-  LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
-  global = LLVMAddGlobal(e->module, i64, name);
-  LLVMSetInitializer(global, LLVMConstNull(i64));
+  LLVMTypeRef type = LLVMArrayType2(LLVMInt64TypeInContext(e->ctx), (uint64_t)(bytes + 7) / 8);
+  global = LLVMAddGlobal(e->module, type, name);
+  LLVMSetInitializer(global, LLVMConstNull(type));
   LLVMSetGlobalConstant(global, true);
   LLVMSetLinkage(global, LLVMPrivateLinkage);
   return global;
 }
 
+/* The variable of the loop among those around, innermost first, on which the index depends. */
+static const kva_expr *innermost(const kva_emit *e, const kva_expr *index) {
+  for (uint32_t i = e->bindings.len; i-- > 0;) {
+    const kva_binding *b = &e->bindings.data[i];
+    if (!LLVMIsConstant(b->value) && kva_expr_uses(index, b->symbol)) return b->symbol;
+  }
+  return NULL;
+}
+
+/* Where an element is, or zeros if pred is false. If a short loop walks through elements side by side, zeros are as
+ * long: then LLVM chooses before the loop. */
+static LLVMValueRef address_or_zeros(kva_emit *e, const kva_kinstr *i, LLVMValueRef index, LLVMValueRef pred) {
+  enum { MOST = 4096 }; /* bytes */
+  const kva_expr *var = innermost(e, i->index), *coefficient, *rest;
+  int64_t last, bytes = element_bytes(i->buf);
+  bool walks = var && !is_packed(i->buf) && kva_expr_upper_bound(var, &last) && (last + 1) * bytes <= MOST &&
+               kva_expr_affine(e->k->exprs, i->index, var, &coefficient, &rest) && kva_expr_is(coefficient, 1);
+  if (!walks) return LLVMBuildSelect(e->b, pred, address(e, i->buf, index, false), zeros(e, 8), "");
+  LLVMValueRef from = address(e, i->buf, kva_ll_expr(e, rest), false), step = kva_ll_expr(e, var);
+  from = LLVMBuildSelect(e->b, pred, from, zeros(e, (last + 1) * bytes), "");
+  return LLVMBuildGEP2(e->b, kva_ll_storage(e, i->buf->dtype), from, &step, 1, "");
+}
+
 static LLVMValueRef load_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMValueRef index = kva_ll_expr(e, i->index);
-  LLVMValueRef pointer = address(e, i->buf, index, !pred);
-  if (pred) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e), "");
+  LLVMValueRef pointer = pred ? address_or_zeros(e, i, index, pred) : address(e, i->buf, index, true);
   LLVMValueRef v = plain_load(e, i, kva_ll_storage(e, i->buf->dtype), pointer);
   if (is_packed(i->buf)) v = LLVMBuildLShr(e->b, v, shift_of_packed(e, i->buf, index), "");
   return v;
@@ -137,7 +161,7 @@ static LLVMValueRef lane_pointer(kva_emit *e, const kva_kbuf *buf, LLVMValueRef 
 
 static LLVMValueRef load_lanes(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointer,
                                LLVMValueRef mask) {
-  LLVMValueRef v = LLVMGetPoison(type), none = zeros(e);
+  LLVMValueRef v = LLVMGetPoison(type), none = zeros(e, 8);
   for (unsigned k = 0; k < LLVMGetVectorSize(type); k++) {
     LLVMValueRef at = lane_pointer(e, buf, pointer, mask, none, k);
     LLVMValueRef x = LLVMBuildLoad2(e->b, kva_ll_storage(e, buf->dtype), at, "");
@@ -231,7 +255,7 @@ static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) 
 static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
   LLVMValueRef mask = mask_of(e, pred), pointer = address(e, i->buf, kva_ll_expr(e, i->index), !mask);
-  if (pred && !kva_ll_is_vector(pred)) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e), "");
+  if (pred && !kva_ll_is_vector(pred)) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e, 8), "");
   if (!pred) fetch_ahead(e, i, pointer);
   return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i, type, pointer);
 }

@@ -90,8 +90,7 @@ static void plain_store(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMVa
   annotate(e, i->buf, s);
 }
 
-/* Zero bytes that a load reads if its predicate is false: of one element, which a vector's masked load then points to,
- * or of all that a loop walks through. */
+/* Zero bytes that a load reads if its predicate is false: as many as it takes, or as a loop walks through. */
 static LLVMValueRef zeros(kva_emit *e, int64_t bytes) {
   char name[32];
   snprintf(name, sizeof name, "kva.zero.%" PRId64, bytes);
@@ -114,17 +113,17 @@ static const kva_expr *innermost(const kva_emit *e, const kva_expr *index) {
   return NULL;
 }
 
-/* Where an element is, or zeros if pred is false. If a short loop walks through elements side by side, zeros are as
- * long: then LLVM chooses before the loop. */
+/* Where an element and those of other lanes behind it are, or zeros if pred is false. If a short loop walks through
+ * elements side by side, zeros are as long: then LLVM chooses before the loop. */
 static LLVMValueRef address_or_zeros(kva_emit *e, const kva_kinstr *i, LLVMValueRef index, LLVMValueRef pred) {
   enum { MOST = 4096 }; /* bytes */
   const kva_expr *var = innermost(e, i->index), *coefficient, *rest;
-  int64_t last, bytes = element_bytes(i->buf);
-  bool walks = var && !is_packed(i->buf) && kva_expr_upper_bound(var, &last) && (last + 1) * bytes <= MOST &&
+  int64_t last, bytes = element_bytes(i->buf), all = e->lanes.n * bytes;
+  bool walks = var && !is_packed(i->buf) && kva_expr_upper_bound(var, &last) && all + last * bytes <= MOST &&
                kva_expr_affine(e->k->exprs, i->index, var, &coefficient, &rest) && kva_expr_is(coefficient, 1);
-  if (!walks) return LLVMBuildSelect(e->b, pred, address(e, i->buf, index, false), zeros(e, 8), "");
+  if (!walks) return LLVMBuildSelect(e->b, pred, address(e, i->buf, index, false), zeros(e, all), "");
   LLVMValueRef from = address(e, i->buf, kva_ll_expr(e, rest), false), step = kva_ll_expr(e, var);
-  from = LLVMBuildSelect(e->b, pred, from, zeros(e, (last + 1) * bytes), "");
+  from = LLVMBuildSelect(e->b, pred, from, zeros(e, all + last * bytes), "");
   return LLVMBuildGEP2(e->b, kva_ll_storage(e, i->buf->dtype), from, &step, 1, "");
 }
 
@@ -254,8 +253,11 @@ static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) 
  * than the load then, although they raise no fault. */
 static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
-  LLVMValueRef mask = mask_of(e, pred), pointer = address(e, i->buf, kva_ll_expr(e, i->index), !mask);
-  if (pred && !kva_ll_is_vector(pred)) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e, 8), "");
+  LLVMValueRef index = kva_ll_expr(e, i->index);
+  bool uniform = pred && !kva_ll_is_vector(pred) && !kva_ll_is_gpu(e);
+  if (uniform && !e->lanes.mask) return plain_load(e, i, type, address_or_zeros(e, i, index, pred));
+  LLVMValueRef mask = mask_of(e, pred);
+  LLVMValueRef pointer = uniform ? address_or_zeros(e, i, index, pred) : address(e, i->buf, index, !mask);
   if (!pred) fetch_ahead(e, i, pointer);
   return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i, type, pointer);
 }

@@ -7,6 +7,7 @@
 enum {
   MAX_COPIES = 4,
   SMALL_BODY = 40,   /* instructions; larger bodies do not get several accumulators */
+  HALVED_BODY = 12,  /* larger bodies are not copied for halves of vectors */
   COPIED_BODY = 400, /* the same, with the copies of the loops inside: each of a deep nest makes five of its body */
   KEPT_BODY = 100,   /* instructions of a round, in loops that reuse another loop's loads */
   MAX_UNROLLED = 8,  /* vectors of a loop of constant extent that are unrolled */
@@ -343,7 +344,7 @@ static void emit_bodies_if(loop_state *s, LLVMValueRef start, LLVMValueRef end, 
 static bool ends_in_halves(const loop_state *s) {
   enum { AVX512 = 64 }; /* bytes */
   const kva_emit *e = s->e;
-  return !s->n && e->cg->target.vector_bytes < AVX512 && emitted(s->l->body) <= SMALL_BODY;
+  return !s->n && e->cg->target.vector_bytes < AVX512 && emitted(s->l->body) <= HALVED_BODY;
 }
 
 static void emit_lanes_at(loop_state *s, LLVMValueRef at, unsigned lanes) {

@@ -218,7 +218,8 @@ static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
   leaf->kind = KVA_K_VECTOR;
   if (n > 1 && transpose_blocks(s, n, nest)) return;
   uint32_t width = leaf->width = side_by_side(s, leaf, rows_extent(n - 1, nest));
-  double per_vector = 2 + kva_cost_region(leaf->body, s->lanes), extent = kva_cost_extent(leaf->extent);
+  double pieces = kva_sched_count_pieces(s->k, leaf, s->lanes), extent = kva_cost_extent(leaf->extent);
+  double per_vector = 2 + kva_cost_region(leaf->body, s->lanes) / pieces; /* of which each does its part */
   double row = per_vector * extent / s->lanes;
   if (n > 1 && row <= 2 * KVA_ITEM_CYCLES) {
     make_grid(s, n - 1, nest, nest, row);

@@ -111,6 +111,11 @@ static void split_in(pieces *p, kva_kregion *r) {
   }
 }
 
+uint32_t kva_sched_count_pieces(kva_kernel *k, const kva_kloop *l, int64_t lanes) {
+  pieces p = {.k = k, .lanes = lanes, .loop = l};
+  return find_pieces(&p) ? p.n : 1;
+}
+
 void kva_sched_pieces(kva_kernel *k, const kva_target *target) {
   split_in(&(pieces){.k = k, .lanes = target->vector_bytes / 4}, k->body);
 }

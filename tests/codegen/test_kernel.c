@@ -632,23 +632,34 @@ static void test_empty_nest(void **state) {
   jit_destroy(&j);
 }
 
-/* out[r] = row r of x, y and x behind one another. */
-enum { JOINED_ROWS = 5, N_JOINED = 3 };
+/* out[r] = row r of x, y, x, ... behind one another. */
+enum { JOINED_ROWS = 5, MAX_JOINED = 24 };
 
-static jit build_joined(const int64_t *widths) {
+typedef struct joined {
+  int n;
+  int64_t widths[MAX_JOINED];
+} joined;
+
+static int64_t joined_width(const joined *w) {
+  int64_t n = 0;
+  for (int p = 0; p < w->n; p++) n += w->widths[p];
+  return n;
+}
+
+static jit build_joined(const joined *w) {
   jit j = jit_create_for("joined", &(kva_target_options){.vector_bits = 128});
-  int64_t n = widths[0] + widths[1] + widths[2];
-  kva_kbuf *parts[N_JOINED];
-  for (int p = 0; p < N_JOINED; p++) parts[p] = param(&j, "part", KVA_F32, jit_const(&j, JOINED_ROWS * widths[p]));
+  int64_t n = joined_width(w);
+  kva_kbuf *parts[MAX_JOINED];
+  for (int p = 0; p < w->n; p++) parts[p] = param(&j, "part", KVA_F32, jit_const(&j, JOINED_ROWS * w->widths[p]));
   kva_kbuf *to = param(&j, "out", KVA_F32, jit_const(&j, JOINED_ROWS * n));
   kva_kloop *r = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, JOINED_ROWS), "r");
   kva_kloop *i = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, n), "i");
   kva_kval v = NULL;
-  for (int64_t p = 0, first = 0; p < N_JOINED; first += widths[p++]) {
-    const kva_expr *begin = jit_const(&j, first), *end = jit_const(&j, first + widths[p]);
+  for (int64_t p = 0, first = 0; p < w->n; first += w->widths[p++]) {
+    const kva_expr *begin = jit_const(&j, first), *end = jit_const(&j, first + w->widths[p]);
     kva_kval after = kva_k_index_le(j.kb, begin, i->var);
     kva_kval outer = kva_k_guard_begin(j.kb, kva_k_and(j.kb, after, kva_k_index_lt(j.kb, i->var, end)));
-    const kva_expr *row = kva_expr_muli(j.exprs, r->var, widths[p]);
+    const kva_expr *row = kva_expr_muli(j.exprs, r->var, w->widths[p]);
     kva_kval own = kva_k_load(j.kb, parts[p], kva_expr_add(j.exprs, row, kva_expr_addi(j.exprs, i->var, -first)));
     kva_k_guard_end(j.kb, outer);
     v = v ? kva_k_select(j.kb, after, own, v) : own;
@@ -669,25 +680,37 @@ static uint32_t count(const kva_kernel *k, const char *word) {
   return n;
 }
 
+static void check_joined(const joined *w) {
+  void *buffers[MAX_JOINED + 1];
+  int64_t n = joined_width(w), first = 0;
+  bool whole = true;
+  for (int p = 0; p < w->n; p++) {
+    whole &= w->widths[p] >= 4;
+    buffers[p] = p % 2 ? y : x;
+  }
+  buffers[w->n] = out;
+  jit j = build_joined(w);
+  assert_int_equal(count(j.kernel, "vector "), whole ? w->n : 1);
+  assert_int_equal(count(j.kernel, "select ") + count(j.kernel, " where "), whole ? 0 : 2 * w->n - 1);
+  fill();
+  jit_run(&j, buffers, NULL, j.grid);
+  for (int p = 0; p < w->n; first += w->widths[p++]) {
+    const float *from = buffers[p];
+    for (int64_t r = 0; r < JOINED_ROWS; r++)
+      for (int64_t i = 0; i < w->widths[p]; i++)
+        assert_float_equal(out[r * n + first + i], from[r * w->widths[p] + i], 0);
+  }
+  jit_destroy(&j);
+}
+
 /* A loop for each part, without comparisons; one for all where a part is less than a vector. */
 static void test_joined(void **state) {
   (void)state;
-  static const int64_t widths[][N_JOINED] = {{40, 16, 24}, {7, 4, 9}, {40, 3, 24}};
-  for (int c = 0; c < 3; c++) {
-    const int64_t *w = widths[c], n = w[0] + w[1] + w[2];
-    bool whole = w[1] >= 4;
-    jit j = build_joined(w);
-    assert_int_equal(count(j.kernel, "vector "), whole ? N_JOINED : 1);
-    assert_int_equal(count(j.kernel, "select ") + count(j.kernel, " where "), whole ? 0 : 5);
-    fill();
-    jit_run(&j, (void *[]){x, y, x, out}, NULL, j.grid);
-    for (int64_t k = 0; k < JOINED_ROWS * n; k++) {
-      int64_t r = k / n, i = k % n, of_y = i - w[0], of_z = of_y - w[1];
-      float expected = of_z >= 0 ? x[r * w[2] + of_z] : of_y >= 0 ? y[r * w[1] + of_y] : x[r * w[0] + i];
-      assert_float_equal(out[k], expected, 0);
-    }
-    jit_destroy(&j);
-  }
+  static const joined few[] = {{3, {40, 16, 24}}, {3, {7, 4, 9}}, {3, {40, 3, 24}}};
+  for (int c = 0; c < 3; c++) check_joined(&few[c]);
+  joined many = {.n = MAX_JOINED};
+  for (int p = 0; p < many.n; p++) many.widths[p] = 32;
+  check_joined(&many);
 }
 
 int main(void) {

@@ -713,15 +713,60 @@ static void test_joined(void **state) {
   check_joined(&many);
 }
 
+/* out[r] = row r - 1 of x, sums[r] = its sum; 0 where there is none. Vectors of 4 lanes have no masks: all lanes of a
+ * row take zeros instead, and the last two of a row are a vector of their own. */
+static void test_missing_rows(void **state) {
+  (void)state;
+  enum { N = 70, LAST = 9 };
+  jit j = jit_create_for("missing", &(kva_target_options){.vector_bits = 128});
+  kva_kb *b = j.kb;
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, (LAST - 1) * N));
+  kva_kbuf *pz = param(&j, "z", KVA_F32, jit_const(&j, (LAST + 1) * N));
+  kva_kbuf *sums = param(&j, "sums", KVA_F32, jit_const(&j, LAST + 1));
+  kva_kloop *r = kva_k_loop_begin(b, KVA_K_SERIAL, jit_const(&j, LAST + 1), "r");
+  kva_kval inside =
+      kva_k_and(b, kva_k_index_le(b, jit_const(&j, 1), r->var), kva_k_index_lt(b, r->var, jit_const(&j, LAST)));
+  const kva_expr *row = kva_expr_muli(j.exprs, r->var, N), *before = kva_expr_addi(j.exprs, row, -N);
+  kva_kloop *i = kva_k_loop_begin(b, KVA_K_VECTOR, jit_const(&j, N), "i");
+  kva_kval outer = kva_k_guard_begin(b, inside), v = kva_k_load(b, px, kva_expr_add(j.exprs, before, i->var));
+  kva_k_guard_end(b, outer);
+  kva_k_store(b, pz, kva_expr_add(j.exprs, row, i->var), v);
+  kva_k_loop_end(b, i);
+  kva_kloop *k = kva_k_loop_begin(b, KVA_K_SERIAL, jit_const(&j, N), "k");
+  kva_kval sum = kva_k_carry(b, k, kva_k_const(b, KVA_F32, 0));
+  outer = kva_k_guard_begin(b, inside), v = kva_k_load(b, px, kva_expr_add(j.exprs, before, k->var));
+  kva_k_guard_end(b, outer);
+  kva_k_carry_next(b, k, sum, kva_k2(b, KVA_K_add, sum, v));
+  kva_k_loop_end(b, k);
+  kva_k_store(b, sums, r->var, kva_k_carry_result(b, k, sum));
+  kva_k_loop_end(b, r);
+  jit_compile(&j, true, 0, NULL);
+  assert_false(jit_emits(&j, "llvm.masked"));
+  assert_true(jit_emits(&j, "<2 x float>"));
+  fill();
+  float total[LAST + 1];
+  jit_run(&j, (void *[]){x, out, total}, NULL, 1);
+  for (int at = 0; at <= LAST; at++) {
+    float expected = 0;
+    for (int c = 0; c < N; c++) {
+      float element = at >= 1 && at < LAST ? x[(at - 1) * N + c] : 0;
+      assert_float_equal(out[at * N + c], element, 0);
+      expected += element;
+    }
+    assert_float_equal(total[at], expected, 0);
+  }
+  jit_destroy(&j);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_remainders),    cmocka_unit_test(test_symbolic),   cmocka_unit_test(test_broadcast),
-      cmocka_unit_test(test_collapse),      cmocka_unit_test(test_guard),      cmocka_unit_test(test_guarded_store),
-      cmocka_unit_test(test_reductions),    cmocka_unit_test(test_max_of_nan), cmocka_unit_test(test_minmax),
-      cmocka_unit_test(test_strict_order),  cmocka_unit_test(test_softmax),    cmocka_unit_test(test_scan),
-      cmocka_unit_test(test_gather),        cmocka_unit_test(test_types),      cmocka_unit_test(test_dependent_nests),
-      cmocka_unit_test(test_equal_kernels), cmocka_unit_test(test_empty_nest), cmocka_unit_test(test_stride),
-      cmocka_unit_test(test_joined),
+      cmocka_unit_test(test_remainders),    cmocka_unit_test(test_symbolic),     cmocka_unit_test(test_broadcast),
+      cmocka_unit_test(test_collapse),      cmocka_unit_test(test_guard),        cmocka_unit_test(test_guarded_store),
+      cmocka_unit_test(test_reductions),    cmocka_unit_test(test_max_of_nan),   cmocka_unit_test(test_minmax),
+      cmocka_unit_test(test_strict_order),  cmocka_unit_test(test_softmax),      cmocka_unit_test(test_scan),
+      cmocka_unit_test(test_gather),        cmocka_unit_test(test_types),        cmocka_unit_test(test_dependent_nests),
+      cmocka_unit_test(test_equal_kernels), cmocka_unit_test(test_empty_nest),   cmocka_unit_test(test_stride),
+      cmocka_unit_test(test_joined),        cmocka_unit_test(test_missing_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

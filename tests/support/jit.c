@@ -20,7 +20,7 @@ jit jit_create(const char *name) {
   return jit_create_for(name, NULL);
 }
 
-static void require(jit *j, kva_status status, const char *what) {
+static void require(const jit *j, kva_status status, const char *what) {
   if (status == KVA_OK) return;
   kva_text text = {0};
   kva_kernel_print(j->kernel, &text);
@@ -50,6 +50,18 @@ void jit_run(const jit *j, void *const *buffers, const int64_t *symbols, int64_t
   int64_t middle = grid / 2;
   j->fn(buffers, symbols, middle, grid);
   j->fn(buffers, symbols, 0, middle);
+}
+
+bool jit_emits(const jit *j, const char *word) {
+  char *text;
+  size_t size;
+  kva_text copy = {0};
+  require(j, kva_codegen_emit(j->cg, "llvm", &text, &size), "emit");
+  kva_text_add(&copy, "%.*s", (int)size, text);
+  bool found = strstr(copy.data, word);
+  kva_text_free(&copy);
+  free(text);
+  return found;
 }
 
 void jit_destroy(jit *j) {

@@ -22,6 +22,8 @@ jit jit_create_for(const char *name, const kva_target_options *options);
 void jit_compile(jit *j, bool as_is, uint32_t n_symbols, const kva_expr *const *symbols);
 /* Runs all work items; `grid` of them. */
 void jit_run(const jit *j, void *const *buffers, const int64_t *symbols, int64_t grid);
+/* Whether the LLVM IR contains the word. */
+bool jit_emits(const jit *j, const char *word);
 void jit_destroy(jit *j);
 
 static inline const kva_expr *jit_const(const jit *j, int64_t v) {

@@ -205,11 +205,15 @@ static uint32_t emitted(const kva_kregion *r) {
   return n;
 }
 
+static bool adds_in_any_order(const kva_kloop *l) {
+  if (!l->carries.len || l->strict_order) return false;
+  for (uint32_t c = 0; c < l->carries.len; c++)
+    if (l->carries.data[c].combine == KVA_COMBINE_NONE) return false;
+  return true;
+}
+
 static unsigned copies_of(const kva_kloop *l, int64_t step) {
-  if (!l->carries.len || l->strict_order) return 1;
-  for (uint32_t c = 0; c < l->carries.len; c++) {
-    if (l->carries.data[c].combine == KVA_COMBINE_NONE) return 1;
-  }
+  if (!adds_in_any_order(l)) return 1;
   body_facts f = {0};
   kva_k_each_instr_in(l->body, look, &f);
   if (f.effects || f.instrs > SMALL_BODY || emitted(l->body) > COPIED_BODY) return 1;
@@ -374,12 +378,12 @@ static void emit_halves(loop_state *s, LLVMValueRef start, LLVMValueRef rest) {
   }
 }
 
-/* Short loops of constant extent: straight-line code, so that LOCAL tiles become registers. */
+/* Short loops of constant extent: straight-line code, so that LOCAL tiles become registers. The number of accumulators
+ * does not depend on the body, which others may share with the sum. */
 static void emit_vector_expanded(loop_state *s, int64_t extent) {
   kva_emit *e = s->e;
   int64_t lanes = s->lanes, whole = extent / lanes;
-  unsigned copies = copies_of(s->l, 1);
-  if (copies > 1 && whole > 1) split_copies(s, whole < MAX_COPIES ? 2 : MAX_COPIES);
+  if (whole > 1 && adds_in_any_order(s->l)) split_copies(s, whole < MAX_COPIES ? 2 : MAX_COPIES);
   for (int64_t i = 0; i < whole; i++) emit_body(s, kva_ll_i64(e, i * lanes), (unsigned)i % s->copies);
   merge_copies(s);
   if (extent % lanes == 0) return;

@@ -343,8 +343,8 @@ static void emit_bodies_if(loop_state *s, LLVMValueRef start, LLVMValueRef end, 
   kva_ll_end_round(e, entry, latch);
 }
 
-/* The machine stores some lanes of a vector only lane by lane, or slowly (AVX2: 17 cycles on Zen 3). Accumulators have
- * all lanes, and each part is a copy of the body. */
+/* The machine stores some lanes of a vector only lane by lane, or slowly (AVX2 of AMD). Accumulators have all lanes,
+ * and each part is a copy of the body. */
 static bool ends_in_halves(const loop_state *s) {
   enum { AVX512 = 64 }; /* bytes */
   const kva_emit *e = s->e;

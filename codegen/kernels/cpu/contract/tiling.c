@@ -22,7 +22,7 @@ enum {
   MAX_AMX_COLUMNS = 256,
   MIN_ACROSS_STEPS = 128, /* of a slice where memory is contiguous along rows of a: parts of both factors fit half of */
   MAX_ACROSS_STEPS = 240, /* L2; where that is small, slices are shorter, so that an item has rows and columns enough */
-  L2_OF_STEP = 4096,
+  L2_OF_STEP = 4096,      /* bytes */
   MAX_ACROSS_L2 = 2 << 20,
   LINE = 64,
   MAX_PANELS = 16,

@@ -1,16 +1,16 @@
-/* Loops. A loop is emitted as consecutive segments: an unrolled one with `copies` bodies per round, one of single
- * steps, and for vector loops a masked remainder. A reduction has an accumulator per copy (and lane); a fixed tree
- * combines them at the end. The order of additions depends only on the extent, with a peel also on where the row
- * starts, never on thread scheduling. */
+/* Loops. A loop is emitted as consecutive segments: one whose iterations take turns with `copies` accumulators (per
+ * lane), one of single steps, and for vector loops a masked remainder. A fixed tree combines the accumulators. The
+ * order of additions depends only on the extent, with a peel also on where the row starts: never on thread scheduling,
+ * and not on what else the body computes. */
 #include "codegen/llvm_internal.h"
 
 enum {
   MAX_COPIES = 4,
-  SMALL_BODY = 40,   /* instructions; larger bodies do not get several accumulators */
+  SMALL_BODY = 40,   /* instructions; larger bodies are not copied for several accumulators */
   HALVED_BODY = 12,  /* larger bodies are not copied for halves of vectors */
   COPIED_BODY = 400, /* the same, with the copies of the loops inside: each of a deep nest makes five of its body */
   KEPT_BODY = 100,   /* instructions of a round, in loops that reuse another loop's loads */
-  MAX_UNROLLED = 8,  /* vectors of a loop of constant extent that are unrolled */
+  MAX_UNROLLED = 8,  /* vectors of a loop of constant extent that are unrolled, single steps that may be */
   LARGE_BODY = 200,  /* instructions; loops of larger bodies stay loops: their vectors have nothing in common */
   ROUND_BYTES = 16,  /* bytes per thread and round on a GPU, if another loop reads the same elements */
   GROUP = 4          /* rounds under one branch: enough loads in flight; with all of them ptxas runs out of registers */
@@ -27,6 +27,7 @@ typedef struct loop_state {
   const kva_kloop *l;
   unsigned lanes;  /* of this loop's own variable */
   unsigned copies; /* accumulators in use */
+  bool rotates;    /* one body a round, which adds to accumulator 0; then they change places */
   uint32_t n;      /* carries */
   carry_state *carries;
 } loop_state;
@@ -118,7 +119,17 @@ static void close_phis(loop_state *s, LLVMValueRef *phis, LLVMBasicBlockRef latc
   }
 }
 
-/* for (at = start; at < end; at += step * copies) bodies at `at`, at + step, ...; end - start is a multiple of that. */
+/* Accumulator u takes the place of u - n. */
+static void rotate(loop_state *s, int64_t n) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    carry_state *c = &s->carries[i];
+    LLVMValueRef before[MAX_COPIES];
+    memcpy(before, c->acc, sizeof before);
+    for (unsigned u = 0; u < s->copies; u++) c->acc[u] = before[(u + n) % s->copies];
+  }
+}
+
+/* for (at = start; at < end; at += step * bodies) bodies at `at`, at + step, ...; end - start is a multiple of that. */
 static void emit_stretch(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step) {
   kva_emit *e = s->e;
   LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, s->l->var->name),
@@ -128,12 +139,14 @@ static void emit_stretch(loop_state *s, LLVMValueRef start, LLVMValueRef end, in
   LLVMValueRef before = LLVMBuildPhi(e->b, LLVMInt64TypeInContext(e->ctx), s->l->var->name);
   LLVMAddIncoming(before, &start, &entry, 1);
   LLVMValueRef *skipped = save(s), *phis = open_phis(s, entry);
-  for (unsigned u = 0; u < s->copies; u++) {
+  unsigned bodies = s->rotates ? 1 : s->copies;
+  for (unsigned u = 0; u < bodies; u++) {
     LLVMValueRef at = u ? LLVMBuildNSWAdd(e->b, before, kva_ll_i64(e, (int64_t)u * step), "") : before;
     emit_body(s, at, u);
   }
+  if (s->rotates) rotate(s, 1);
   LLVMBasicBlockRef latch = LLVMGetInsertBlock(e->b);
-  LLVMValueRef next = LLVMBuildNSWAdd(e->b, before, kva_ll_i64(e, step * s->copies), "");
+  LLVMValueRef next = LLVMBuildNSWAdd(e->b, before, kva_ll_i64(e, step * bodies), "");
   LLVMAddIncoming(before, &next, &latch, 1);
   close_phis(s, phis, latch);
   LLVMValueRef *last = save(s);
@@ -153,10 +166,11 @@ static void merge_copies(loop_state *s) {
     }
   }
   s->copies = 1;
+  s->rotates = false;
 }
 
 /* Accumulators 1.. start neutral. */
-static void split_copies(loop_state *s, unsigned copies) {
+static void split_copies(loop_state *s, unsigned copies, bool rotates) {
   KVA_ASSERT(s->copies == 1 && copies <= MAX_COPIES && !(copies & (copies - 1)));
   for (uint32_t i = 0; i < s->n; i++) {
     carry_state *c = &s->carries[i];
@@ -167,6 +181,7 @@ static void split_copies(loop_state *s, unsigned copies) {
     for (unsigned u = 1; u < copies; u++) c->acc[u] = neutral;
   }
   s->copies = copies;
+  s->rotates = rotates;
 }
 
 /* start + the largest multiple of `step` that fits before end. */
@@ -192,15 +207,17 @@ static void look(void *user, kva_kinstr *i) {
 }
 
 static unsigned copies_of(const kva_kloop *l, int64_t step);
+static bool is_copied(const kva_kregion *body);
 
 /* Instructions of a region as they are emitted: a loop with several accumulators has one body more, for single steps.
  */
 static uint32_t emitted(const kva_kregion *r) {
   uint32_t n = 0;
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
-    unsigned copies = i->op == KVA_K_LOOP ? copies_of(i->loop, 1) : 0;
     n += 1 + emitted(i->then) + emitted(i->orelse);
-    if (copies) n += (copies > 1 ? copies + 1 : 1) * emitted(i->loop->body);
+    if (i->op != KVA_K_LOOP) continue;
+    unsigned copies = copies_of(i->loop, 1), bodies = copies == 1 ? 1 : is_copied(i->loop->body) ? copies + 1 : 2;
+    n += bodies * emitted(i->loop->body);
   }
   return n;
 }
@@ -212,20 +229,32 @@ static bool adds_in_any_order(const kva_kloop *l) {
   return true;
 }
 
-static unsigned copies_of(const kva_kloop *l, int64_t step) {
-  if (!adds_in_any_order(l)) return 1;
+/* Whether each accumulator gets a copy of the body. */
+static bool is_copied(const kva_kregion *body) {
   body_facts f = {0};
-  kva_k_each_instr_in(l->body, look, &f);
-  if (f.effects || f.instrs > SMALL_BODY || emitted(l->body) > COPIED_BODY) return 1;
+  kva_k_each_instr_in(body, look, &f);
+  return !f.effects && f.instrs <= SMALL_BODY && emitted(body) <= COPIED_BODY;
+}
+
+/* The loop may become straight code: constant extent, few steps. */
+static bool is_short(const kva_kloop *l, int64_t step, int64_t *extent) {
+  return kva_expr_is_const(l->extent, extent) && *extent <= MAX_UNROLLED * step;
+}
+
+/* By the extent alone, since a sum shares its body with whatever is computed together. Single steps of a short loop
+ * have one accumulator, as if unrolled. */
+static unsigned copies_of(const kva_kloop *l, int64_t step) {
   int64_t extent;
-  bool small = kva_expr_is_const(l->extent, &extent) && extent < 2 * MAX_COPIES * step;
-  return small ? 1 : MAX_COPIES;
+  if (!adds_in_any_order(l)) return 1;
+  if (!is_short(l, step, &extent)) return MAX_COPIES;
+  int64_t n = step > 1 ? extent / step : 1;
+  return n < 2 ? 1 : n < MAX_COPIES ? 2 : MAX_COPIES;
 }
 
 /* ---- carries in and out ------------------------------------------------------------------------------------------ */
 
 static loop_state open_loop(kva_emit *e, const kva_kloop *l, unsigned own_lanes) {
-  loop_state s = {e, l, own_lanes, 1, l->carries.len, NULL};
+  loop_state s = {.e = e, .l = l, .lanes = own_lanes, .copies = 1, .n = l->carries.len};
   s.carries = KVA_NEW_ARRAY(e->scratch, carry_state, s.n + 1);
   for (uint32_t i = 0; i < s.n; i++) {
     const kva_kcarry *c = &l->carries.data[i];
@@ -293,7 +322,7 @@ static void emit_range(kva_emit *e, const kva_kloop *l, LLVMValueRef start, LLVM
   loop_state s = open_loop(e, l, 1);
   unsigned copies = copies_of(l, 1);
   if (copies > 1) {
-    split_copies(&s, copies);
+    split_copies(&s, copies, !is_copied(l->body));
     LLVMValueRef middle = round_down(e, start, end, copies);
     emit_stretch(&s, start, middle, 1);
     merge_copies(&s);
@@ -378,12 +407,11 @@ static void emit_halves(loop_state *s, LLVMValueRef start, LLVMValueRef rest) {
   }
 }
 
-/* Short loops of constant extent: straight-line code, so that LOCAL tiles become registers. The number of accumulators
- * does not depend on the body, which others may share with the sum. */
+/* Short loops of constant extent: straight-line code, so that LOCAL tiles become registers. */
 static void emit_vector_expanded(loop_state *s, int64_t extent) {
   kva_emit *e = s->e;
   int64_t lanes = s->lanes, whole = extent / lanes;
-  if (whole > 1 && adds_in_any_order(s->l)) split_copies(s, whole < MAX_COPIES ? 2 : MAX_COPIES);
+  split_copies(s, copies_of(s->l, lanes), false);
   for (int64_t i = 0; i < whole; i++) emit_body(s, kva_ll_i64(e, i * lanes), (unsigned)i % s->copies);
   merge_copies(s);
   if (extent % lanes == 0) return;
@@ -396,27 +424,44 @@ static void emit_vector_expanded(loop_state *s, int64_t extent) {
   e->lanes.mask = NULL;
 }
 
-static void emit_vector_loop(loop_state *s, LLVMValueRef end) {
+/* Whole vectors of a short loop, in the order of emit_vector_expanded. */
+static void emit_few_vectors(loop_state *s, LLVMValueRef end, int64_t n) {
+  split_copies(s, copies_of(s->l, s->lanes), true);
+  emit_stretch(s, kva_ll_i64(s->e, 0), end, s->lanes);
+  rotate(s, s->copies - n % s->copies);
+  merge_copies(s);
+}
+
+static void emit_many_vectors(loop_state *s, LLVMValueRef end) {
   kva_emit *e = s->e;
   int64_t lanes = s->lanes;
   LLVMValueRef start = kva_ll_i64(e, 0);
   unsigned copies = copies_of(s->l, lanes);
   if (copies > 1) {
-    split_copies(s, copies);
+    split_copies(s, copies, !is_copied(s->l->body));
     LLVMValueRef middle = round_down(e, start, end, lanes * copies);
     emit_stretch(s, start, middle, lanes);
     merge_copies(s);
     start = middle;
   }
-  LLVMValueRef middle = round_down(e, start, end, lanes);
-  emit_stretch(s, start, middle, lanes);
+  emit_stretch(s, start, end, lanes);
+}
+
+static void emit_vector_loop(loop_state *s, LLVMValueRef end) {
+  kva_emit *e = s->e;
+  int64_t lanes = s->lanes, extent;
+  LLVMValueRef whole = round_down(e, kva_ll_i64(e, 0), end, lanes);
+  if (is_short(s->l, lanes, &extent))
+    emit_few_vectors(s, whole, extent / lanes);
+  else
+    emit_many_vectors(s, whole);
   if (kva_ll_expr_multiple(e, s->l->extent) % lanes == 0) return;
   if (!ends_in_halves(s)) {
-    emit_bodies_if(s, middle, end, 0, 1, true);
+    emit_bodies_if(s, whole, end, 0, 1, true);
     return;
   }
-  LLVMValueRef rest[] = {LLVMBuildNSWSub(e->b, end, middle, ""), kva_ll_i64(e, 0)};
-  emit_halves(s, middle, kva_ll_intrinsic1(e, "llvm.smax", 2, rest));
+  LLVMValueRef rest[] = {LLVMBuildNSWSub(e->b, end, whole, ""), kva_ll_i64(e, 0)};
+  emit_halves(s, whole, kva_ll_intrinsic1(e, "llvm.smax", 2, rest));
 }
 
 static void emit_vector(kva_emit *e, const kva_kloop *l) {
@@ -433,7 +478,7 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   LLVMValueRef end = kva_ll_expr(e, l->extent);
   loop_state s = open_loop(e, l, e->lanes.n);
   bool one = is_const && extent <= s.lanes;
-  if (one || (is_const && extent <= MAX_UNROLLED * (int64_t)s.lanes && emitted(l->body) <= LARGE_BODY))
+  if (one || (is_short(l, s.lanes, &extent) && emitted(l->body) <= LARGE_BODY))
     emit_vector_expanded(&s, extent);
   else
     emit_vector_loop(&s, end);

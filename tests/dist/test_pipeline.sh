@@ -29,8 +29,9 @@ if [ -z "$sanitized" ]; then
   same wide wide-4
 fi
 
-# One matrix for embedding and logits, which the first and the last stage have; random numbers by micro-batch.
-tied=("${lm[@]}" -D tied=true -D dropout=0.2 --steps 10)
+# One matrix for embedding and logits, which the first and the last stage have; random numbers by micro-batch; rows of so
+# many vectors that sums have several accumulators, in loops as large as dropout makes them.
+tied=("${lm[@]}" -D d=256 -D ffn=480 -D tied=true -D dropout=0.2 --steps 4)
 one tied "${tied[@]}"
 mesh tied-3 3 pipeline=3 "${tied[@]}"
 same tied tied-3

@@ -147,21 +147,36 @@ static bool bound_constant(const kva_emit *e, const kva_expr *symbol, int64_t *o
   return false;
 }
 
-int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x) {
+/* x is a multiple of *out_step, 0 where x is known, plus a constant. */
+static int64_t constant_part(const kva_emit *e, const kva_expr *x, int64_t *out_step) {
   int64_t v, m;
-  if (x->kind == KVA_EXPR_SYMBOL) return bound_constant(e, x, &v) ? kva_gcd(v, 0) : 1;
-  if (x->kind == KVA_EXPR_MOD && kva_expr_is_const(x->b, &m)) return kva_gcd(kva_ll_expr_multiple(e, x->a), m);
-  if (x->kind != KVA_EXPR_SUM) return 1;
-  int64_t constant = x->constant, rest = 0;
+  *out_step = x->kind == KVA_EXPR_SUM ? 0 : 1;
+  if (x->kind == KVA_EXPR_MOD && kva_expr_is_const(x->b, &m)) *out_step = kva_gcd(kva_ll_expr_multiple(e, x->a), m);
+  if (x->kind == KVA_EXPR_SYMBOL && bound_constant(e, x, &v)) {
+    *out_step = 0;
+    return v;
+  }
+  if (x->kind != KVA_EXPR_SUM) return 0;
+  int64_t constant = x->constant;
   for (uint32_t i = 0; i < x->n_terms; i++) {
     const kva_expr_term *t = &x->terms[i];
     bool known = t->n_factors == 1 && bound_constant(e, t->factors[0], &v);
     if (known)
       constant += t->coefficient * v;
     else
-      rest = kva_gcd(rest, t->coefficient * (t->n_factors == 1 ? kva_ll_expr_multiple(e, t->factors[0]) : 1));
+      *out_step = kva_gcd(*out_step, t->coefficient * (t->n_factors == 1 ? kva_ll_expr_multiple(e, t->factors[0]) : 1));
   }
-  return kva_gcd(rest, constant);
+  return constant;
+}
+
+int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x) {
+  int64_t step, constant = constant_part(e, x, &step);
+  return kva_gcd(step, constant);
+}
+
+bool kva_ll_expr_may_be_multiple(const kva_emit *e, const kva_expr *x, int64_t of) {
+  int64_t step, constant = constant_part(e, x, &step);
+  return constant % kva_gcd(step, of) == 0;
 }
 
 /* Converts any integer value to the i64 of index arithmetic. */

@@ -174,6 +174,8 @@ int64_t kva_ll_expr_interleaved(const kva_emit *e, const kva_expr *x, int64_t *o
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x);
 /* A divisor of x; 0 if x is 0. Loop variables with known values (UNROLL) count as constants. */
 int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x);
+/* As far as is known, x may be a multiple of `of`. */
+bool kva_ll_expr_may_be_multiple(const kva_emit *e, const kva_expr *x, int64_t of);
 
 /* ---- llvm_arith.c, llvm_convert.c -------------------------------------------------------------------------------- */
 

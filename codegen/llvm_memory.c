@@ -235,14 +235,14 @@ void kva_ll_cpu(kva_emit *e, const kva_kinstr *i) {
   prefetch(e, address(e, p->buf, kva_ll_expr(e, p->index), false), false, SECOND_CACHE);
 }
 
-/* Fetches the line that is so many bytes behind the access; once a line, where several vectors share one. What will be
- * read comes to the second cache: the first one has places for few lines on their way, too few for the bandwidth of
- * memory, and lines of rows that are a power of two apart would push each other out of it. */
+/* Fetches the line that is so many bytes behind the access: of vectors that share one, for those that may begin it.
+ * What will be read comes to the second cache: the first one has places for few lines on their way, too few for the
+ * bandwidth of memory, and lines of rows that are a power of two apart would push each other out of it. */
 static void fetch_ahead(kva_emit *e, const kva_kinstr *i, LLVMValueRef pointer) {
   enum { LINE = 64 };
+  int64_t size = element_bytes(i->buf);
   if (!i->imm.i || kva_ll_is_gpu(e)) return;
-  if (e->lanes.n * element_bytes(i->buf) < LINE && kva_ll_expr_multiple(e, i->index) * element_bytes(i->buf) % LINE)
-    return;
+  if (e->lanes.n * size < LINE && !kva_ll_expr_may_be_multiple(e, i->index, LINE / size)) return;
   LLVMValueRef by = kva_ll_i64(e, i->imm.i);
   LLVMValueRef at = LLVMBuildGEP2(e->b, LLVMInt8TypeInContext(e->ctx), pointer, &by, 1, "");
   bool written = i->op == KVA_K_STORE;

@@ -106,26 +106,59 @@ static void signs_in_between_count(void **state) {
   }
 }
 
-/* As many lines are fetched for writing, to the first cache, as for reading, to the second. */
-static void both_fetch_ahead(void **state) {
-  (void)state;
-  jit j = describe(NULL, (field){0, 4, false}, KVA_U8, 64);
+/* Instructions of j's kernel that fetch what will be read, to the second cache; what will be written, to the first. */
+static void count_fetches(const jit *j, int *out_reads, int *out_writes) {
   int32_t number;
   char *text;
   size_t size;
-  kva_codegen_schedule(j.kernel, kva_codegen_target(j.cg));
-  assert_int_equal(kva_codegen_add(j.cg, j.kernel, 0, NULL, &number), KVA_OK);
-  assert_int_equal(kva_codegen_emit(j.cg, "llvm", &text, &size), KVA_OK);
-  int reads = 0, writes = 0;
+  *out_reads = *out_writes = 0;
+  assert_int_equal(kva_codegen_add(j->cg, j->kernel, 0, NULL, &number), KVA_OK);
+  assert_int_equal(kva_codegen_emit(j->cg, "llvm", &text, &size), KVA_OK);
   for (const char *at = text; (at = strstr(at, "call void @llvm.prefetch")) != NULL; at++) {
     const char *line = strchr(at, '\n'), *read = strstr(at, ", i32 0, i32 2"), *write = strstr(at, ", i32 1, i32 3");
-    reads += read && read < line;
-    writes += write && write < line;
+    *out_reads += read && read < line;
+    *out_writes += write && write < line;
   }
+  free(text);
+}
+
+static void both_fetch_ahead(void **state) {
+  (void)state;
+  jit j = describe(NULL, (field){0, 4, false}, KVA_U8, 64);
+  int reads, writes;
+  kva_codegen_schedule(j.kernel, kva_codegen_target(j.cg));
+  count_fetches(&j, &reads, &writes);
   assert_true(reads > 0);
   assert_int_equal(reads, writes);
-  free(text);
   jit_destroy(&j);
+}
+
+/* Rows of three vectors of 32 bytes, so many floats apart: of two vectors that share a line one fetches it; where rows
+ * may begin in the middle of a line, any of the three may be the first. */
+static void check_rows(int64_t apart, int expected) {
+  jit j = jit_create_for("rows", &(kva_target_options){.vector_bits = 256});
+  const kva_expr *extent = jit_const(&j, 10 * apart);
+  kva_kbuf *x = kva_k_param(j.kb, "x", KVA_F32, extent), *y = kva_k_param(j.kb, "y", KVA_F32, extent);
+  kva_kloop *row = kva_k_loop_begin(j.kb, KVA_K_SERIAL, jit_const(&j, 10), "row");
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_VECTOR, jit_const(&j, 24), "j");
+  const kva_expr *at = kva_expr_add(j.exprs, kva_expr_muli(j.exprs, row->var, apart), l->var);
+  j.kb->prefetch_bytes = AHEAD;
+  kva_kval v = kva_k_load(j.kb, x, at);
+  j.kb->prefetch_bytes = 0;
+  kva_k_store(j.kb, y, at, v);
+  kva_k_loop_end(j.kb, l);
+  kva_k_loop_end(j.kb, row);
+  int reads, writes;
+  count_fetches(&j, &reads, &writes);
+  assert_int_equal(reads, expected);
+  assert_int_equal(writes, 0);
+  jit_destroy(&j);
+}
+
+static void lines_are_fetched_once_if_possible(void **state) {
+  (void)state;
+  check_rows(32, 2);
+  check_rows(24, 3);
 }
 
 int main(void) {
@@ -133,6 +166,7 @@ int main(void) {
       cmocka_unit_test(every_field_becomes_its_float),
       cmocka_unit_test(signs_in_between_count),
       cmocka_unit_test(both_fetch_ahead),
+      cmocka_unit_test(lines_are_fetched_once_if_possible),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,7 @@ typedef struct collected {
 
 static kva_status join(kva_onnx_call *k, const collected *c, int64_t axis, bool reversed, kva_value **out) {
   kva_value **parts = KVA_NEW_ARRAY(k->c->arena, kva_value *, c->n + 1);
-  if (!c->n) return kva_onnx_fail(k, KVA_UNSUPPORTED, "a loop without iterations collects nothing");
+  KVA_ASSERT(c->n);
   for (uint32_t i = 0; i < c->n; i++) KVA_TRY(need_tensor(k, c->v[i], "a collected value"));
   uint32_t rank = c->v[0]->type->rank + 1, at;
   KVA_TRY(kva_onnx_axis(k, axis, rank, &at));
@@ -230,7 +230,8 @@ static kva_status run_iteration(kva_onnx_call *k, loop *l, int64_t trip) {
   return KVA_OK;
 }
 
-/* *out_done: all iterations are unrolled. Otherwise a condition depends on data, or the limit is exceeded. */
+/* *out_done: all iterations are unrolled. Otherwise a condition depends on data, the limit is exceeded, or there are
+ * none to tell what type collected values have. */
 static kva_status unroll(kva_onnx_call *k, loop *l, bool *out_done) {
   uint32_t first_node = k->b->m->next_node_id;
   *out_done = false;
@@ -244,7 +245,7 @@ static kva_status unroll(kva_onnx_call *k, loop *l, bool *out_done) {
     if (trip == MAX_TRIPS || k->b->m->next_node_id - first_node > MAX_UNROLLED_NODES) return KVA_OK;
     KVA_TRY(run_iteration(k, l, trip));
   }
-  *out_done = true;
+  *out_done = !l->collects || l->scans[0].n;
   return KVA_OK;
 }
 

@@ -200,6 +200,35 @@ static void test_count_is_an_extent(void **state) {
   teardown(&t);
 }
 
+/* Rows of no iteration have the type that the body gives them. */
+static void test_no_iterations(void **state) {
+  (void)state;
+  static const char *const ends[] = {"n = Constant <value = int64 {0}> ()\n  last, rows = Loop (n, , x)",
+                                     "no = Constant <value = bool {0}> ()\n  last, rows = Loop (, no, x)"};
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    char text[512];
+    snprintf(
+        text, sizeof text,
+        ONNX
+        "agraph (float[N] x) => (float[N] last, float[M, N] rows)\n{\n  %s <body = b (int64 i, bool c, float[N] v)\n"
+        "    => (bool go, float[N] w, float[N] row) {\n"
+        "      go = Identity (c)  w = Add (v, v)  row = Neg (w)\n    }>\n}\n",
+        ends[i]);
+    fixture t = load(text);
+    for (int stage = 0; stage < 3; stage++) {
+      FLOATS(&t, 1, 2, 3);
+      run(&t);
+      EXPECT(t.out[0], 1, 2, 3);
+      assert_int_equal(t.out[1]->rank, 2);
+      assert_int_equal(t.out[1]->dims[0], 0);
+      assert_int_equal(t.out[1]->dims[1], 3);
+      drop_inputs(&t);
+      (stage ? round_trip : clean_up)(&t);
+    }
+    teardown(&t);
+  }
+}
+
 /* More than would be unrolled. */
 static void test_many_iterations(void **state) {
   (void)state;
@@ -345,6 +374,7 @@ int main(void) {
       cmocka_unit_test(test_small_branches_are_selected),
       cmocka_unit_test(test_condition_depends_on_data),
       cmocka_unit_test(test_count_is_an_extent),
+      cmocka_unit_test(test_no_iterations),
       cmocka_unit_test(test_many_iterations),
       cmocka_unit_test(test_carried_shape_changes),
       cmocka_unit_test(test_scan),

@@ -26,6 +26,7 @@
 enum {
   MAX_UNROLLED_TAPS = 8,
   RUN = 16,        /* steps that are transposed together */
+  STEPS = 8,       /* that are packed before the next panel's or tile's */
   SHORT_ROW = 512, /* columns */
   AHEAD = 4096,    /* bytes that are packed in the time that memory takes */
 };
@@ -272,22 +273,27 @@ static void sum_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slic
   kva_k_loop_end(x->kb, i);
 }
 
-/* Step k of the rows of a that tiles of the block have. whole: all rows of these tiles exist. */
-static void pack_row_step(const kva_tile *x, const kva_expr *k0, const kva_expr *k, bool whole) {
+/* n steps from k on of the rows of a that tiles of the block have. whole: all rows of these tiles exist. Step by step,
+ * each tile would get a part of a line: the first cache has few places for lines at such distances, and would lose them
+ * before they are full. */
+static void pack_row_steps(const kva_tile *x, const kva_expr *k0, const kva_expr *k, const kva_expr *n, bool whole) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->tiles, "i");
   const kva_expr *row = kva_tile_first_row(x, i->var);
   const kva_expr *rows = whole ? kva_tile_num(x, x->t.tile_rows) : kva_tile_rows(x, row);
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "u");
   kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, rows, "r");
+  const kva_expr *step = kva_tile_plus(x, k, u->var);
   kva_contract_at at = {.batch = x->batch,
-                        .k = kva_tile_plus(x, k0, k),
+                        .k = kva_tile_plus(x, k0, step),
                         .lead = kva_tile_num(x, 0),
                         .row = kva_tile_plus(x, row, r->var),
                         .tap = kva_tile_num(x, 0)};
   x->kb->prefetch_bytes = bytes_to_later(x, 0, x->c->rows, x->t.tiles * x->t.tile_rows);
   kva_kval v = x->c->a(x->c, &at);
   x->kb->prefetch_bytes = 0;
-  kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, k, r->var), v);
+  kva_k_store(x->kb, x->packed_a, packed_a_at(x, i->var, step, r->var), v);
   kva_k_loop_end(x->kb, r);
+  kva_k_loop_end(x->kb, u);
   kva_k_loop_end(x->kb, i);
 }
 
@@ -296,15 +302,17 @@ static void pack_row_step(const kva_tile *x, const kva_expr *k0, const kva_expr 
 static void pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   const kva_expr *end = kva_tile_times(x, kva_tile_plus(x, x->first_tile, x->tiles), x->t.tile_rows);
   bool always = kva_expr_is(kva_expr_mod(x->e, x->c->rows, kva_tile_num(x, x->t.tile_rows)), 0);
-  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
+  const kva_expr *length = kva_tile_num(x, STEPS);
+  kva_kloop *run = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, slice, length), "run");
+  const kva_expr *k = kva_tile_times(x, run->var, STEPS), *n = kva_expr_min(x->e, length, kva_expr_sub(x->e, slice, k));
   kva_kinstr *branch = always ? NULL : kva_k_if_begin(x->kb, kva_k_index_le(x->kb, end, x->c->rows));
-  pack_row_step(x, k0, k->var, true);
+  pack_row_steps(x, k0, k, n, true);
   if (branch) {
     kva_k_if_else(x->kb, branch);
-    pack_row_step(x, k0, k->var, false);
+    pack_row_steps(x, k0, k, n, false);
     kva_k_if_end(x->kb, branch);
   }
-  kva_k_loop_end(x->kb, k);
+  kva_k_loop_end(x->kb, run);
 }
 
 /* The panel's part of b. */
@@ -583,18 +591,34 @@ static void store_panel(const kva_tile *x, const kva_expr *k0, const kva_expr *s
   store_block(x);
 }
 
-static void pack_together(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
-  bool amx = x->c->amx;
-  const kva_expr *steps = amx ? kva_expr_div(x->e, slice, kva_tile_num(x, kva_contract_amx_depth(x->c))) : slice;
+static void pack_amx_together(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  const kva_expr *steps = kva_expr_div(x->e, slice, kva_tile_num(x, kva_contract_amx_depth(x->c)));
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, steps, "k");
-  over_panels(x, amx ? kva_amx_pack_step : pack_step, k0, k->var);
+  over_panels(x, kva_amx_pack_step, k0, k->var);
   kva_k_loop_end(x->kb, k);
+}
+
+/* Lines of panels are filled at once, as those of tiles. Rows of b lie in several pages, whose loads wait together. */
+static void pack_steps(const kva_tile *x, const kva_expr *k0, const kva_expr *k) {
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, STEPS), "u");
+  pack_step(x, k0, kva_tile_plus(x, k, u->var));
+  kva_k_loop_end(x->kb, u);
+}
+
+static void pack_together(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  const kva_expr *length = kva_tile_num(x, STEPS), *whole = kva_expr_div(x->e, slice, length);
+  kva_kloop *run = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "run");
+  over_panels(x, pack_steps, k0, kva_tile_times(x, run->var, STEPS));
+  kva_k_loop_end(x->kb, run);
+  kva_kloop *rest = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_mod(x->e, slice, length), "rest");
+  over_panels(x, pack_step, k0, kva_tile_plus(x, kva_tile_times(x, whole, STEPS), rest->var));
+  kva_k_loop_end(x->kb, rest);
 }
 
 static void multiply_part(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (kva_tiling_packs_a(x->c)) (x->c->amx ? kva_amx_pack_rows : pack_rows)(x, k0, slice);
   if (x->zeros) sum_rows(x, k0, slice);
-  if (x->together) pack_together(x, k0, slice);
+  if (x->together) (x->c->amx ? pack_amx_together : pack_together)(x, k0, slice);
   over_panels(x, multiply_panel, k0, slice);
 }
 

@@ -173,10 +173,14 @@ static void choose_depth(const kva_contraction *c, const extents *n, kva_tiling 
   if (kva_contract_block(c)) t->depth = kva_round_up(t->depth, kva_contract_block(c));
 }
 
+/* Rows of b lie in memory as a step takes them. */
+static bool is_plain(const kva_contraction *c) {
+  return !is_window(c) && !c->along_depth && kva_expr_is(c->lines, 1) && !c->factor_block && !c->panel;
+}
+
 /* Panels that are packed one by one read b in short pieces of its rows, each in another page of memory. */
 bool kva_tiling_packs_together(const kva_contraction *c, const kva_tiling *t) {
-  bool plain = !is_window(c) && !c->along_depth && kva_expr_is(c->lines, 1) && !c->factor_block && !c->panel;
-  return plain && t->panels > 1 && (is_across(c) || t->panels * t->panel * t->depth <= MAX_PACKED);
+  return is_plain(c) && t->panels > 1 && (is_across(c) || t->panels * t->panel * t->depth <= MAX_PACKED);
 }
 
 static int64_t across_steps(const kva_contraction *c) {
@@ -185,9 +189,12 @@ static int64_t across_steps(const kva_contraction *c) {
   return steps < MAX_ACROSS_STEPS ? steps : MAX_ACROSS_STEPS;
 }
 
-/* The block between slices fits, and packed rows of a. */
-static bool item_fits(const kva_contraction *c, const kva_tiling *t) {
+/* The block between slices fits, and packed rows of a; several panels can be packed together, if b's rows allow it. */
+static bool item_fits(const kva_contraction *c, const extents *n, const kva_tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
+  kva_tiling with_depth = *t;
+  choose_depth(c, n, &with_depth);
+  if (is_plain(c) && t->panels > 1 && !kva_tiling_packs_together(c, &with_depth)) return false;
   if (c->amx && (rows > MAX_AMX_ROWS || columns > MAX_AMX_COLUMNS)) return false;
   if (is_across(c) && (rows + columns) * across_steps(c) > most_across(c)) return false;
   return rows <= MAX_BLOCK_ROWS && rows * columns <= (is_across(c) ? MAX_ACROSS_BLOCK : MAX_ROWS_PACKED);
@@ -228,7 +235,7 @@ static void choose_item(const kva_contraction *c, const extents *n, kva_tiling *
     for (int64_t p = 1; p <= MAX_PANELS; p *= 2) {
       if (p > 1 && (!known || is_window(c) || c->any || (p - 1) * t->panel >= n->columns)) break;
       t->panels = known ? kva_ceil_div(panels, kva_ceil_div(panels, p)) : p;
-      if (!item_fits(c, t)) break;
+      if (!item_fits(c, n, t)) break;
       double cost = known ? overhead(c, n, t) : 1 / (double)t->tiles;
       if (cost < least) least = cost, best = *t;
     }

@@ -1,7 +1,8 @@
-/* Loops. A loop is emitted as consecutive segments: one whose iterations take turns with `copies` accumulators (per
- * lane), one of single steps, and for vector loops a masked remainder. A fixed tree combines the accumulators. The
- * order of additions depends only on the extent, with a peel also on where the row starts: never on thread scheduling,
- * and not on what else the body computes. */
+/* Loops. Iterations take turns with `copies` accumulators (per lane). A small body is emitted as consecutive segments:
+ * one of rounds with a body for each accumulator, and one of single steps; a large one as the latter alone, so that
+ * deep nests do not multiply. For vector loops a masked remainder follows. A fixed tree combines the accumulators where
+ * they then are. The order of additions depends only on the extent, with a peel also on where the row starts: never on
+ * thread scheduling, and not on what else the body computes. */
 #include "codegen/llvm_internal.h"
 
 enum {
@@ -27,7 +28,6 @@ typedef struct loop_state {
   const kva_kloop *l;
   unsigned lanes;  /* of this loop's own variable */
   unsigned copies; /* accumulators in use */
-  bool rotates;    /* one body a round, which adds to accumulator 0; then they change places */
   uint32_t n;      /* carries */
   carry_state *carries;
 } loop_state;
@@ -36,15 +36,10 @@ static const kva_lanes single = {1, NULL, NULL, false}; /* no vector loop */
 
 /* ---- body of one iteration --------------------------------------------------------------------------------------- */
 
-typedef struct carry_reads {
-  loop_state *s;
-  unsigned copy;
-} carry_reads;
-
 static void set_carry(void *user, kva_kinstr *i) {
-  carry_reads *r = user;
-  if (i->op != KVA_K_CARRY || i->loop != r->s->l) return;
-  r->s->e->values[i->id] = r->s->carries[i->carry].acc[r->copy];
+  loop_state *s = user;
+  if (i->op != KVA_K_CARRY || i->loop != s->l) return;
+  s->e->values[i->id] = s->carries[i->carry].acc[0];
 }
 
 static LLVMValueRef contribution(loop_state *s, const carry_state *c) {
@@ -59,21 +54,29 @@ static LLVMValueRef contribution(loop_state *s, const carry_state *c) {
   return LLVMBuildSelect(e->b, e->lanes.mask, v, neutral, "");
 }
 
-/* Emits the body for the iterations from `at`, with the accumulators of `copy`. */
-static void emit_body(loop_state *s, LLVMValueRef at, unsigned copy) {
+/* Emits the body for the iterations from `at`, which add to the first accumulators. */
+static void emit_body(loop_state *s, LLVMValueRef at) {
   kva_emit *e = s->e;
   kva_ll_bind(e, s->l->var, at);
-  carry_reads reads = {s, copy};
-  if (s->n) kva_k_each_instr_in(s->l->body, set_carry, &reads);
+  if (s->n) kva_k_each_instr_in(s->l->body, set_carry, s);
   kva_ll_region(e, s->l->body);
   LLVMValueRef *next = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, s->n + 1);
   for (uint32_t i = 0; i < s->n; i++) {
     const carry_state *c = &s->carries[i];
     LLVMValueRef v = contribution(s, c);
     bool sequential = c->c->combine == KVA_COMBINE_NONE;
-    next[i] = sequential ? v : kva_ll_combine(e, c->c->combine, c->c->dtype, c->acc[copy], v);
+    next[i] = sequential ? v : kva_ll_combine(e, c->c->combine, c->c->dtype, c->acc[0], v);
   }
-  for (uint32_t i = 0; i < s->n; i++) s->carries[i].acc[copy] = next[i];
+  for (uint32_t i = 0; i < s->n; i++) s->carries[i].acc[0] = next[i];
+}
+
+/* The next accumulators become the first. */
+static void take_turns(loop_state *s) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    LLVMValueRef *acc = s->carries[i].acc, first = acc[0];
+    for (unsigned u = 1; u < s->copies; u++) acc[u - 1] = acc[u];
+    acc[s->copies - 1] = first;
+  }
 }
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
@@ -119,18 +122,8 @@ static void close_phis(loop_state *s, LLVMValueRef *phis, LLVMBasicBlockRef latc
   }
 }
 
-/* Accumulator u takes the place of u - n. */
-static void rotate(loop_state *s, int64_t n) {
-  for (uint32_t i = 0; i < s->n; i++) {
-    carry_state *c = &s->carries[i];
-    LLVMValueRef before[MAX_COPIES];
-    memcpy(before, c->acc, sizeof before);
-    for (unsigned u = 0; u < s->copies; u++) c->acc[u] = before[(u + n) % s->copies];
-  }
-}
-
 /* for (at = start; at < end; at += step * bodies) bodies at `at`, at + step, ...; end - start is a multiple of that. */
-static void emit_stretch(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step) {
+static void emit_stretch(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, unsigned bodies) {
   kva_emit *e = s->e;
   LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, s->l->var->name),
                     exit = kva_ll_block(e, "done");
@@ -139,12 +132,11 @@ static void emit_stretch(loop_state *s, LLVMValueRef start, LLVMValueRef end, in
   LLVMValueRef before = LLVMBuildPhi(e->b, LLVMInt64TypeInContext(e->ctx), s->l->var->name);
   LLVMAddIncoming(before, &start, &entry, 1);
   LLVMValueRef *skipped = save(s), *phis = open_phis(s, entry);
-  unsigned bodies = s->rotates ? 1 : s->copies;
   for (unsigned u = 0; u < bodies; u++) {
     LLVMValueRef at = u ? LLVMBuildNSWAdd(e->b, before, kva_ll_i64(e, (int64_t)u * step), "") : before;
-    emit_body(s, at, u);
+    emit_body(s, at);
+    take_turns(s);
   }
-  if (s->rotates) rotate(s, 1);
   LLVMBasicBlockRef latch = LLVMGetInsertBlock(e->b);
   LLVMValueRef next = LLVMBuildNSWAdd(e->b, before, kva_ll_i64(e, step * bodies), "");
   LLVMAddIncoming(before, &next, &latch, 1);
@@ -166,11 +158,10 @@ static void merge_copies(loop_state *s) {
     }
   }
   s->copies = 1;
-  s->rotates = false;
 }
 
 /* Accumulators 1.. start neutral. */
-static void split_copies(loop_state *s, unsigned copies, bool rotates) {
+static void split_copies(loop_state *s, unsigned copies) {
   KVA_ASSERT(s->copies == 1 && copies <= MAX_COPIES && !(copies & (copies - 1)));
   for (uint32_t i = 0; i < s->n; i++) {
     carry_state *c = &s->carries[i];
@@ -181,7 +172,6 @@ static void split_copies(loop_state *s, unsigned copies, bool rotates) {
     for (unsigned u = 1; u < copies; u++) c->acc[u] = neutral;
   }
   s->copies = copies;
-  s->rotates = rotates;
 }
 
 /* start + the largest multiple of `step` that fits before end. */
@@ -216,7 +206,7 @@ static uint32_t emitted(const kva_kregion *r) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
     n += 1 + emitted(i->then) + emitted(i->orelse);
     if (i->op != KVA_K_LOOP) continue;
-    unsigned copies = copies_of(i->loop, 1), bodies = copies == 1 ? 1 : is_copied(i->loop->body) ? copies + 1 : 2;
+    unsigned copies = copies_of(i->loop, 1), bodies = copies > 1 && is_copied(i->loop->body) ? copies + 1 : 1;
     n += bodies * emitted(i->loop->body);
   }
   return n;
@@ -237,8 +227,9 @@ static bool is_copied(const kva_kregion *body) {
 }
 
 /* The loop may become straight code: constant extent, few steps. */
-static bool is_short(const kva_kloop *l, int64_t step, int64_t *extent) {
-  return kva_expr_is_const(l->extent, extent) && *extent <= MAX_UNROLLED * step;
+static bool is_short(const kva_kloop *l, int64_t step) {
+  int64_t extent;
+  return kva_expr_is_const(l->extent, &extent) && extent <= MAX_UNROLLED * step;
 }
 
 /* By the extent alone, since a sum shares its body with whatever is computed together. Single steps of a short loop
@@ -246,7 +237,7 @@ static bool is_short(const kva_kloop *l, int64_t step, int64_t *extent) {
 static unsigned copies_of(const kva_kloop *l, int64_t step) {
   int64_t extent;
   if (!adds_in_any_order(l)) return 1;
-  if (!is_short(l, step, &extent)) return MAX_COPIES;
+  if (!is_short(l, step) || !kva_expr_is_const(l->extent, &extent)) return MAX_COPIES;
   int64_t n = step > 1 ? extent / step : 1;
   return n < 2 ? 1 : n < MAX_COPIES ? 2 : MAX_COPIES;
 }
@@ -313,22 +304,27 @@ static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
   loop_state s = open_loop(e, l, 1);
   uint32_t outside = e->columns.len;
   kva_ll_load_blocks(e, l);
-  for (int64_t i = 0; i < extent; i++) emit_body(&s, kva_ll_i64(e, i), 0);
+  for (int64_t i = 0; i < extent; i++) emit_body(&s, kva_ll_i64(e, i));
   e->columns.len = outside;
   close_loop(&s);
 }
 
-static void emit_range(kva_emit *e, const kva_kloop *l, LLVMValueRef start, LLVMValueRef end) {
-  loop_state s = open_loop(e, l, 1);
-  unsigned copies = copies_of(l, 1);
-  if (copies > 1) {
-    split_copies(&s, copies, !is_copied(l->body));
-    LLVMValueRef middle = round_down(e, start, end, copies);
-    emit_stretch(&s, start, middle, 1);
-    merge_copies(&s);
+/* All steps from start to end, which are whole. */
+static void emit_steps(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step) {
+  unsigned copies = copies_of(s->l, step);
+  split_copies(s, copies);
+  if (copies > 1 && !is_short(s->l, step) && is_copied(s->l->body)) {
+    LLVMValueRef middle = round_down(s->e, start, end, step * copies);
+    emit_stretch(s, start, middle, step, copies);
     start = middle;
   }
-  emit_stretch(&s, start, end, 1);
+  emit_stretch(s, start, end, step, 1);
+  merge_copies(s);
+}
+
+static void emit_range(kva_emit *e, const kva_kloop *l, LLVMValueRef start, LLVMValueRef end) {
+  loop_state s = open_loop(e, l, 1);
+  emit_steps(&s, start, end, 1);
   close_loop(&s);
 }
 
@@ -351,7 +347,7 @@ static void emit_bodies(loop_state *s, LLVMValueRef start, int64_t step, int64_t
   KVA_ASSERT(n > 0 && s->copies == 1);
   kva_emit *e = s->e;
   for (int64_t i = 0; i < n; i++, e->share.round++)
-    emit_body(s, i ? LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "") : start, 0);
+    emit_body(s, i ? LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "") : start);
 }
 
 /* The same if the last of them has an iteration. masked: a single vector with its active lanes; else whole vectors. */
@@ -384,7 +380,7 @@ static void emit_lanes_at(loop_state *s, LLVMValueRef at, unsigned lanes) {
   kva_emit *e = s->e;
   e->lanes.n = s->lanes = lanes;
   kva_ll_mark_varying(e, s->l);
-  emit_body(s, at, 0);
+  emit_body(s, at);
 }
 
 /* The last `rest` iterations, fewer than there are lanes, in vectors of half as many lanes, a quarter, ..., one. */
@@ -411,8 +407,11 @@ static void emit_halves(loop_state *s, LLVMValueRef start, LLVMValueRef rest) {
 static void emit_vector_expanded(loop_state *s, int64_t extent) {
   kva_emit *e = s->e;
   int64_t lanes = s->lanes, whole = extent / lanes;
-  split_copies(s, copies_of(s->l, lanes), false);
-  for (int64_t i = 0; i < whole; i++) emit_body(s, kva_ll_i64(e, i * lanes), (unsigned)i % s->copies);
+  split_copies(s, copies_of(s->l, lanes));
+  for (int64_t i = 0; i < whole; i++) {
+    emit_body(s, kva_ll_i64(e, i * lanes));
+    take_turns(s);
+  }
   merge_copies(s);
   if (extent % lanes == 0) return;
   if (ends_in_halves(s)) {
@@ -420,41 +419,15 @@ static void emit_vector_expanded(loop_state *s, int64_t extent) {
     return;
   }
   e->lanes.mask = rest_mask(e, kva_ll_i64(e, extent % lanes));
-  emit_body(s, kva_ll_i64(e, whole * lanes), 0);
+  emit_body(s, kva_ll_i64(e, whole * lanes));
   e->lanes.mask = NULL;
-}
-
-/* Whole vectors of a short loop, in the order of emit_vector_expanded. */
-static void emit_few_vectors(loop_state *s, LLVMValueRef end, int64_t n) {
-  split_copies(s, copies_of(s->l, s->lanes), true);
-  emit_stretch(s, kva_ll_i64(s->e, 0), end, s->lanes);
-  rotate(s, s->copies - n % s->copies);
-  merge_copies(s);
-}
-
-static void emit_many_vectors(loop_state *s, LLVMValueRef end) {
-  kva_emit *e = s->e;
-  int64_t lanes = s->lanes;
-  LLVMValueRef start = kva_ll_i64(e, 0);
-  unsigned copies = copies_of(s->l, lanes);
-  if (copies > 1) {
-    split_copies(s, copies, !is_copied(s->l->body));
-    LLVMValueRef middle = round_down(e, start, end, lanes * copies);
-    emit_stretch(s, start, middle, lanes);
-    merge_copies(s);
-    start = middle;
-  }
-  emit_stretch(s, start, end, lanes);
 }
 
 static void emit_vector_loop(loop_state *s, LLVMValueRef end) {
   kva_emit *e = s->e;
-  int64_t lanes = s->lanes, extent;
-  LLVMValueRef whole = round_down(e, kva_ll_i64(e, 0), end, lanes);
-  if (is_short(s->l, lanes, &extent))
-    emit_few_vectors(s, whole, extent / lanes);
-  else
-    emit_many_vectors(s, whole);
+  int64_t lanes = s->lanes;
+  LLVMValueRef start = kva_ll_i64(e, 0), whole = round_down(e, start, end, lanes);
+  emit_steps(s, start, whole, lanes);
   if (kva_ll_expr_multiple(e, s->l->extent) % lanes == 0) return;
   if (!ends_in_halves(s)) {
     emit_bodies_if(s, whole, end, 0, 1, true);
@@ -478,7 +451,7 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   LLVMValueRef end = kva_ll_expr(e, l->extent);
   loop_state s = open_loop(e, l, e->lanes.n);
   bool one = is_const && extent <= s.lanes;
-  if (one || (is_short(l, s.lanes, &extent) && emitted(l->body) <= LARGE_BODY))
+  if (one || (is_short(l, s.lanes) && emitted(l->body) <= LARGE_BODY))
     emit_vector_expanded(&s, extent);
   else
     emit_vector_loop(&s, end);
@@ -528,7 +501,7 @@ static void emit_share(loop_state *s, kva_part part, LLVMValueRef start, LLVMVal
   e->share = (kva_share){s->l, step, 0, n, part};
   if (!is_straight(e, certain >= n)) {
     e->share.loop = NULL;
-    emit_stretch(s, start, end, step);
+    emit_stretch(s, start, end, step, 1);
     return;
   }
   for (int64_t i = 0; i < n;) {

@@ -63,12 +63,13 @@ expect 0 "${gpu[@]}" -o "$work/b"
 hits || fail "PTX misses"
 same_bits "PTX from the cache"
 
-# doctor tells folder and size; --json too. The training step is two modules.
+# doctor tells folder and size; --json too. The training step is several modules, how many depends on the CPU.
+[ "$(entries)" -ge 6 ] || fail "six programs have $(entries) entries"
 expect 0 doctor
-says "$cache/below, 6 compiled modules"
+says "$cache/below, $(entries) compiled modules"
 expect 0 doctor --json
-python3 -c 'import json, sys; c = json.load(open(sys.argv[1]))["cache"]; assert c["entries"] == 6 and c["bytes"] > 1e5, c' \
-  "$work/out" || fail "doctor --json"
+python3 -c 'import json, sys; c = json.load(open(sys.argv[1]))["cache"]; assert c["entries"] == int(sys.argv[2]) and c["bytes"] > 1e5, c' \
+  "$work/out" "$(entries)" || fail "doctor --json"
 
 # Folders that cannot be used: below a file; open to others.
 touch "$work/file"

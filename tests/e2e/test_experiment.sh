@@ -35,9 +35,10 @@ page = (out / "all.html").read_text()
 assert page.count("<section>") == 3 and "equation 10" in page and "kvasir run models/" in page
 EOF
 
-# Results that are cut off are no results: the run is made again.
-sed -i '$d' "$work/first/runs/$(basename "$(dirname "$(ls "$out"/runs/*/stdout | head -1)")")/stdout"
-rm "$(find "$work/first/runs" -name '*.npy' | tail -1)"
+# Results of two runs that are cut off are no results: the runs are made again.
+cut=$(basename "$(dirname "$(ls "$out"/runs/*/stdout | head -1)")")
+sed -i '$d' "$work/first/runs/$cut/stdout"
+rm "$(find "$work/first/runs" -name '*.npy' -not -path "*/$cut/*" | sort | tail -1)"
 expect 0 experiment fig2 table5 theorem2 -o "$work/first"
 says "the results of a run have changed since they were made; it is run again"
 says "18 of 20 runs were done before"

@@ -226,20 +226,20 @@ static bool is_copied(const kva_kregion *body) {
   return !f.effects && f.instrs <= SMALL_BODY && emitted(body) <= COPIED_BODY;
 }
 
-/* The loop may become straight code: constant extent, few steps. */
-static bool is_short(const kva_kloop *l, int64_t step) {
+/* Steps of a loop that may become straight code, of constant extent, and few; else -1. */
+static int64_t few_steps(const kva_kloop *l, int64_t step) {
   int64_t extent;
-  return kva_expr_is_const(l->extent, &extent) && extent <= MAX_UNROLLED * step;
+  return kva_expr_is_const(l->extent, &extent) && extent <= MAX_UNROLLED * step ? extent / step : -1;
 }
 
 /* By the extent alone, since a sum shares its body with whatever is computed together. Single steps of a short loop
  * have one accumulator, as if unrolled. */
 static unsigned copies_of(const kva_kloop *l, int64_t step) {
-  int64_t extent;
+  int64_t n = few_steps(l, step);
   if (!adds_in_any_order(l)) return 1;
-  if (!is_short(l, step) || !kva_expr_is_const(l->extent, &extent)) return MAX_COPIES;
-  int64_t n = step > 1 ? extent / step : 1;
-  return n < 2 ? 1 : n < MAX_COPIES ? 2 : MAX_COPIES;
+  if (n < 0) return MAX_COPIES;
+  if (step == 1 || n < 2) return 1;
+  return n < MAX_COPIES ? 2 : MAX_COPIES;
 }
 
 /* ---- carries in and out ------------------------------------------------------------------------------------------ */
@@ -313,7 +313,7 @@ static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
 static void emit_steps(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step) {
   unsigned copies = copies_of(s->l, step);
   split_copies(s, copies);
-  if (copies > 1 && !is_short(s->l, step) && is_copied(s->l->body)) {
+  if (copies > 1 && few_steps(s->l, step) < 0 && is_copied(s->l->body)) {
     LLVMValueRef middle = round_down(s->e, start, end, step * copies);
     emit_stretch(s, start, middle, step, copies);
     start = middle;
@@ -451,7 +451,7 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   LLVMValueRef end = kva_ll_expr(e, l->extent);
   loop_state s = open_loop(e, l, e->lanes.n);
   bool one = is_const && extent <= s.lanes;
-  if (one || (is_short(l, s.lanes) && emitted(l->body) <= LARGE_BODY))
+  if (one || (few_steps(l, s.lanes) >= 0 && emitted(l->body) <= LARGE_BODY))
     emit_vector_expanded(&s, extent);
   else
     emit_vector_loop(&s, end);

@@ -189,12 +189,18 @@ static int64_t across_steps(const kva_contraction *c) {
   return steps < MAX_ACROSS_STEPS ? steps : MAX_ACROSS_STEPS;
 }
 
-/* The block between slices fits, and packed rows of a; several panels can be packed together, if b's rows allow it. */
+/* The panels of an item would be packed one by one, though rows of b allow otherwise. */
+static bool parts_panels(const kva_contraction *c, const extents *n, const kva_tiling *t) {
+  kva_tiling with_depth = *t;
+  if (!is_plain(c) || t->panels == 1) return false;
+  choose_depth(c, n, &with_depth);
+  return !kva_tiling_packs_together(c, &with_depth);
+}
+
+/* The block between slices fits, and packed rows of a. */
 static bool item_fits(const kva_contraction *c, const extents *n, const kva_tiling *t) {
   int64_t rows = t->tiles * t->tile_rows, columns = t->panels * t->panel;
-  kva_tiling with_depth = *t;
-  choose_depth(c, n, &with_depth);
-  if (is_plain(c) && t->panels > 1 && !kva_tiling_packs_together(c, &with_depth)) return false;
+  if (parts_panels(c, n, t)) return false;
   if (c->amx && (rows > MAX_AMX_ROWS || columns > MAX_AMX_COLUMNS)) return false;
   if (is_across(c) && (rows + columns) * across_steps(c) > most_across(c)) return false;
   return rows <= MAX_BLOCK_ROWS && rows * columns <= (is_across(c) ? MAX_ACROSS_BLOCK : MAX_ROWS_PACKED);

@@ -81,6 +81,7 @@ bool kva_assume_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_reshape_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_expand_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_slice_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_transpose_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_concat_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_gather_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_reduce_sum_shape_values(kva_shape_values *v, const kva_node *n);

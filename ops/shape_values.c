@@ -1,5 +1,6 @@
 /* Implements shape_values.h. */
 #include "ops/shape_values.h"
+#include "ops/build.h"
 
 static bool broadcasts(const kva_shape_values *v, const kva_dims *d) {
   return d && (d->n == 1 || d->n == v->len);
@@ -31,6 +32,37 @@ bool kva_shape_values_same(kva_shape_values *v, const kva_node *n) {
   const kva_dims *a = v->operand(v, n, 0);
   if (!broadcasts(v, a)) return false;
   for (uint32_t i = 0; i < v->len; i++) v->out[i] = kva_shape_value(a, i);
+  return true;
+}
+
+/* Known elements are few, so their extents are numbers. */
+static void known_extents(const kva_type *t, int64_t *out_dims) {
+  for (uint32_t k = 0; k < t->rank; k++) (void)kva_expr_is_const(t->dims[k], &out_dims[k]);
+}
+
+/* Row-major; -1: outside. */
+static int64_t offset_of(uint32_t rank, const int64_t *dims, const int64_t *at) {
+  int64_t offset = 0;
+  for (uint32_t k = 0; k < rank; k++) {
+    if (at[k] < 0 || at[k] >= dims[k]) return -1;
+    offset = offset * dims[k] + at[k];
+  }
+  return offset;
+}
+
+bool kva_shape_values_move(kva_shape_values *v, const kva_node *n, kva_shape_value_source source) {
+  const kva_dims *a = v->operand(v, n, 0);
+  if (!a) return false;
+  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
+  int64_t x_dims[KVA_MAX_RANK], y_dims[KVA_MAX_RANK], at[KVA_MAX_RANK] = {0}, from[KVA_MAX_RANK] = {0};
+  known_extents(x, x_dims);
+  known_extents(y, y_dims);
+  for (uint32_t i = 0; i < v->len; i++, kva_next_index(y->rank, y_dims, at)) {
+    if (!source(n, at, from)) return false;
+    int64_t offset = offset_of(x->rank, x_dims, from);
+    if (offset < 0) return false;
+    v->out[i] = a->v[offset];
+  }
   return true;
 }
 

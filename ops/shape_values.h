@@ -29,6 +29,10 @@ bool kva_shape_values_map2(kva_shape_values *v, const kva_node *n, kva_shape_val
 bool kva_shape_values_reduce(kva_shape_values *v, const kva_node *n, kva_shape_value_fn f);
 /* The elements of operand 0 in order, or its single element repeated. */
 bool kva_shape_values_same(kva_shape_values *v, const kva_node *n);
+/* The index in operand 0 of the element at `at` of the result; false: a symbol decides it. */
+typedef bool (*kva_shape_value_source)(const kva_node *n, const int64_t *at, int64_t *out_from);
+/* Operators that move elements of operand 0. */
+bool kva_shape_values_move(kva_shape_values *v, const kva_node *n, kva_shape_value_source source);
 /* 0 or 1; NULL if neither is known. */
 static inline kva_dim kva_shape_value_bool(kva_expr_ctx *c, bool yes, bool no) {
   return yes || no ? kva_expr_const(c, yes) : NULL;

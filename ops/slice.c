@@ -118,18 +118,17 @@ kva_kval kva_slice_lower(kva_lower *l, const kva_node *n, uint32_t result, const
   return l->operand(l, n, 0, at);
 }
 
-bool kva_slice_shape_values(kva_shape_values *v, const kva_node *n) {
-  const kva_slice_attrs *s = n->attrs;
-  const kva_dims *a = v->operand(v, n, 0);
-  int64_t start;
-  if (!a || kva_operand_type(n, 0)->rank != 1 || !kva_expr_is_const(s->starts.v[0], &start)) return false;
-  int64_t step = s->steps.n ? s->steps.v[0] : 1;
-  for (uint32_t i = 0; i < v->len; i++) {
-    int64_t at = start + step * (int64_t)i;
-    if (at < 0 || at >= a->n) return false;
-    v->out[i] = a->v[at];
+static bool taken_from(const kva_node *n, const int64_t *at, int64_t *out_from) {
+  const kva_slice_attrs *a = n->attrs;
+  for (uint32_t k = 0; k < a->starts.n; k++) {
+    if (!kva_expr_is_const(a->starts.v[k], &out_from[k])) return false;
+    out_from[k] += step_of(n, k) * at[k];
   }
   return true;
+}
+
+bool kva_slice_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_move(v, n, taken_from);
 }
 
 /* An axis that is taken whole. */

@@ -4,6 +4,7 @@
 #include "ops/facts.h"
 #include "ops/incremental.h"
 #include "ops/shape.h"
+#include "ops/shape_values.h"
 
 KVA_OP_FUNCTIONS(transpose)
 
@@ -60,6 +61,15 @@ kva_kval kva_transpose_lower(kva_lower *l, const kva_node *n, uint32_t result, c
   const kva_expr *at[KVA_MAX_RANK];
   for (uint32_t k = 0; k < n->results[result].type->rank; k++) at[source_axis(n, k)] = idx[k];
   return l->operand(l, n, 0, at);
+}
+
+static bool moved_from(const kva_node *n, const int64_t *at, int64_t *out_from) {
+  for (uint32_t k = 0; k < n->results[0].type->rank; k++) out_from[source_axis(n, k)] = at[k];
+  return true;
+}
+
+bool kva_transpose_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_move(v, n, moved_from);
 }
 
 int kva_transpose_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {

@@ -246,6 +246,37 @@ static void test_shifted_slice_keeps_its_length(void **unused) {
   kva_module_destroy(m);
 }
 
+/* PyTorch writes pads from the last axis on; its exporter orders them as pairs, reversed and transposed. The elements
+ * are expressions all the way: [N, 4, 0, 0] become pads [0, N, 0, 4]. */
+static void test_pads_of_pairs(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  int64_t zeros[2] = {0}, pairs[] = {-1, 2}, flat = -1, last = -1, before = INT64_MIN, axis = 0;
+  pk_sub(&g, 5, pk_i64s("zeros", 2, zeros));
+  pk_sub(&g, 5, pk_i64s("pairs", 2, pairs));
+  pk_sub(&g, 5, pk_i64s("flat", 1, &flat));
+  pk_sub(&g, 5, pk_i64s("last", 1, &last));
+  pk_sub(&g, 5, pk_i64s("before", 1, &before));
+  pk_sub(&g, 5, pk_i64s("axis", 1, &axis));
+  pk_sub(&g, 1, pk_node("Shape", "x", "shape", "shape"));
+  kva_text concat = pk_node("Concat", "shape zeros", "all", "concat");
+  pk_sub(&concat, 5, pk_attr_int("axis", 0));
+  pk_sub(&g, 1, concat);
+  pk_sub(&g, 1, pk_node("Reshape", "all pairs", "given", "split"));
+  pk_sub(&g, 1, pk_node("Slice", "given last before axis last", "reversed", "slice"));
+  pk_sub(&g, 1, pk_node("Transpose", "reversed", "turned", "transpose"));
+  pk_sub(&g, 1, pk_node("Reshape", "turned flat", "pads", "join"));
+  pk_sub(&g, 1, pk_node("Pad", "x pads", "y", "pad"));
+  pk_sub(&g, 11, pk_value("x", 1, "N,4"));
+  pk_sub(&g, 12, pk_value("y", 1, "N,?"));
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[N, N + 8]");
+  kva_ref_tensor *y = run(m, 2, (int64_t[]){1, 4});
+  assert_true(y->n == 9 && y->f[0] == 0 && y->f[1] == 1 && y->f[4] == 4 && y->f[5] == 0);
+  kva_ref_tensor_free(y);
+  kva_module_destroy(m);
+}
+
 /* Channels of a symbolic number in blocks of four, which must divide it: depth to space of [1, 4, 1, 1] is [1, 1, 2,
  * 2]. */
 static void test_assumed_multiple(void **unused) {
@@ -623,6 +654,7 @@ int main(void) {
       cmocka_unit_test(test_assumed_multiple),
       cmocka_unit_test(test_data_dependent_shape),
       cmocka_unit_test(test_shifted_slice_keeps_its_length),
+      cmocka_unit_test(test_pads_of_pairs),
       cmocka_unit_test(test_typed_fields),
       cmocka_unit_test(test_bad_tensors),
       cmocka_unit_test(test_large_initialisers),

@@ -37,37 +37,12 @@ typedef struct gpu_schedule {
 
 /* ---- perfect nests ----------------------------------------------------------------------------------------------- */
 
-static void find_value(void *user, const kva_expr *symbol) {
-  const void **search = user; /* kernel, region, found */
-  if (kva_k_symbol_region(search[0], symbol) == search[1]) search[2] = symbol;
-}
-
-/* The PARALLEL loop in l's body, if everything else there is pure and free of loops, and its extent uses none of it. */
-static kva_kloop *sole_map(const kva_kernel *k, const kva_kloop *l) {
-  kva_kloop *inner = NULL;
-  for (const kva_kinstr *i = l->body->first; i; i = i->next) {
-    bool effect = i->op == KVA_K_STORE || i->op == KVA_K_IF || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY;
-    if (effect || inner || (i->op == KVA_K_LOAD && kva_sched_is_ordered(k, i->buf))) return NULL;
-    if (i->op == KVA_K_LOOP) inner = i->loop;
-  }
-  if (!inner || inner->kind != KVA_K_PARALLEL || inner->carries.len) return NULL;
-  const void *search[] = {k, l->body, NULL};
-  kva_expr_each_symbol(inner->extent, find_value, search);
-  return search[2] ? NULL : inner;
-}
-
 /* Sinks code between two PARALLEL loops of a nest into the inner one. Recomputing it in many threads is cheaper than
  * running the inner loop in few. */
 static void sink(kva_kernel *k, kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOOP || i->loop->kind != KVA_K_PARALLEL) continue;
-    kva_kloop *inner = sole_map(k, i->loop);
-    kva_kinstr *before = inner ? inner->body->first : NULL;
-    while (inner && i->loop->body->first != inner->instr) {
-      kva_kinstr *pure = i->loop->body->first;
-      kva_k_unlink(pure);
-      kva_k_insert(inner->body, before, pure);
-    }
+    if (kva_sched_sole_map(k, i->loop)) kva_sched_sink(i->loop);
     sink(k, i->loop->body);
   }
 }

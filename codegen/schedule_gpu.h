@@ -31,8 +31,6 @@ kva_kinstr *kva_sched_wrap(kva_kernel *k, kva_kinstr *i);
 void kva_sched_wrap_all(kva_kernel *k);
 /* Every access in l's body has stride 0 or 1 in l's variable, and at least one has stride 1. */
 bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l);
-/* The order of accesses to buf matters: buf is read and written, or several instructions store to it. */
-bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf);
 /* Creates a buffer in shared memory for code that a schedule adds to a built kernel; makes `name` unique. */
 kva_kbuf *kva_sched_shared(kva_kernel *k, const char *name, kva_dtype dtype, int64_t n);
 /* The largest number of iterations in r that a subgroup could share; 0: r does not suit a subgroup. */

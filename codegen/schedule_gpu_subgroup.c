@@ -163,22 +163,8 @@ kva_kbuf *kva_sched_shared(kva_kernel *k, const char *name, kva_dtype dtype, int
 
 typedef struct buffer_use {
   const kva_kernel *k;
-  const kva_kbuf *buf;
-  uint32_t stores;
   bool ordered;
 } buffer_use;
-
-static void count_store(void *user, kva_kinstr *i) {
-  buffer_use *u = user;
-  u->stores += i->op == KVA_K_STORE && i->buf == u->buf;
-}
-
-bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf) {
-  buffer_use u = {.buf = buf};
-  if (!buf || !buf->written) return false;
-  kva_k_each_instr(k, count_store, &u);
-  return buf->read || u.stores > 1;
-}
 
 static void find_ordered(void *user, kva_kinstr *i) {
   buffer_use *u = user;

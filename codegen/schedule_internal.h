@@ -26,6 +26,13 @@ kva_strides kva_strides_of(kva_kernel *k, const kva_kloop *l);
 
 /* The only instruction of l's body if that is a loop of l's kind; else NULL. */
 kva_kloop *kva_sched_inner(const kva_kloop *l);
+/* The order of accesses to buf matters: buf is read and written, or several instructions store to it. */
+bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf);
+/* The PARALLEL loop in l's body, if everything else there is before it, pure and free of loops, and its extent uses
+ * none of it; else NULL. */
+kva_kloop *kva_sched_sole_map(const kva_kernel *k, const kva_kloop *l);
+/* Moves the code before that loop into it, so that the nest is perfect. */
+void kva_sched_sink(kva_kloop *l);
 /* Removes loops of extent 0, by which later index arithmetic could divide. */
 void kva_sched_drop_empty(kva_kregion *r);
 /* Merges perfectly nested PARALLEL loops below r wherever no index needs a division. */

@@ -17,6 +17,54 @@ kva_kloop *kva_sched_inner(const kva_kloop *l) {
   return only->loop->carries.len ? NULL : only->loop;
 }
 
+typedef struct store_count {
+  const kva_kbuf *buf;
+  uint32_t n;
+} store_count;
+
+static void count_store(void *user, kva_kinstr *i) {
+  store_count *c = user;
+  c->n += i->op == KVA_K_STORE && i->buf == c->buf;
+}
+
+bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf) {
+  store_count stores = {.buf = buf};
+  if (!buf || !buf->written) return false;
+  kva_k_each_instr(k, count_store, &stores);
+  return buf->read || stores.n > 1;
+}
+
+static void find_value(void *user, const kva_expr *symbol) {
+  const void **search = user; /* kernel, region, found */
+  if (kva_k_symbol_region(search[0], symbol) == search[1]) search[2] = symbol;
+}
+
+kva_kloop *kva_sched_sole_map(const kva_kernel *k, const kva_kloop *l) {
+  kva_kloop *inner = NULL;
+  for (const kva_kinstr *i = l->body->first; i; i = i->next) {
+    bool effect = i->op == KVA_K_STORE || i->op == KVA_K_IF || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY;
+    if (effect || inner || (i->op == KVA_K_LOAD && kva_sched_is_ordered(k, i->buf))) return NULL;
+    if (i->op == KVA_K_LOOP) inner = i->loop;
+  }
+  if (!inner || inner->kind != KVA_K_PARALLEL || inner->carries.len) return NULL;
+  const void *search[] = {k, l->body, NULL};
+  kva_expr_each_symbol(inner->extent, find_value, search);
+  return search[2] ? NULL : inner;
+}
+
+void kva_sched_sink(kva_kloop *l) {
+  kva_kloop *inner = NULL;
+  for (const kva_kinstr *i = l->body->first; i; i = i->next)
+    if (i->op == KVA_K_LOOP) inner = i->loop;
+  KVA_ASSERT(inner);
+  kva_kinstr *before = inner->body->first;
+  while (l->body->first != inner->instr) {
+    kva_kinstr *pure = l->body->first;
+    kva_k_unlink(pure);
+    kva_k_insert(inner->body, before, pure);
+  }
+}
+
 /* Keeps loops that carry values: their results are the initial values. */
 void kva_sched_drop_empty(kva_kregion *r) {
   for (kva_kinstr *i = r ? r->first : NULL, *next; i; i = next) {

@@ -137,18 +137,25 @@ static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, kva_kloop
   kva_sched_grid(s->k, n, rows, order, kva_expr_const(s->k->exprs, per_item));
 }
 
+/* Instructions of r but for the loop `inner`; more than SQUARE_INSTRS if others do not suit a square. */
+static uint32_t square_instrs(const kva_kregion *r, const kva_kloop *inner) {
+  uint32_t n = 0;
+  for (const kva_kinstr *i = r->first; i; i = i->next) {
+    if (i->op == KVA_K_LOOP && i->loop == inner) continue;
+    bool other_size = i->op == KVA_K_LOAD && kva_dtype_bits(i->buf->dtype) != 32;
+    n += i->op == KVA_K_LOOP || i->op == KVA_K_IF || other_size ? SQUARE_INSTRS + 1 : 1;
+  }
+  return n;
+}
+
 /* Where lanes and rounds of an UNROLL loop are a square of elements, a strided load is whole vectors that are shuffled
  * (llvm_transpose.c). So `dense`, a loop around the VECTOR loop `lanes`, gets such a loop inside of it. Returns the
  * rounds: 1 if there is none, since squares would not be whole, the code too long, or elements of
  * another size. */
 static int64_t make_squares(const schedule *s, kva_kloop *dense, kva_kloop *lanes) {
   int64_t extent, n = s->lanes;
-  uint32_t instrs = 0;
-  for (const kva_kinstr *i = lanes->body->first; i; i = i->next, instrs++)
-    if (i->op == KVA_K_LOOP || i->op == KVA_K_IF || (i->op == KVA_K_LOAD && kva_dtype_bits(i->buf->dtype) != 32))
-      return 1;
   bool whole = kva_expr_is_const(dense->extent, &extent) && extent % n == 0;
-  if (!whole || instrs > SQUARE_INSTRS || dense->carries.len) return 1;
+  if (!whole || square_instrs(lanes->body, NULL) > SQUARE_INSTRS || dense->carries.len) return 1;
   kva_expr_ctx *c = s->k->exprs;
   kva_kloop *round = kva_k_loop_create(s->k, KVA_K_UNROLL, kva_expr_const(c, n), dense->var->name);
   kva_sched_move(lanes->body, round->body);
@@ -232,9 +239,30 @@ static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
   make_grid(s, n, nest, nest, per_vector * (double)size / s->lanes);
 }
 
+/* The body of `leaf` accesses memory at unit stride in l's variable. */
+static bool is_dense_in(const schedule *s, const kva_kloop *leaf, const kva_kloop *l) {
+  kva_kloop probe = *leaf;
+  probe.var = l->var;
+  return kva_strides_of(s->k, &probe).unit > 0;
+}
+
+/* What a transposition computes once for a column, such as a bias, goes into its innermost loop: squares take a perfect
+ * nest. */
+static void close_nest(const schedule *s, kva_kloop *outer) {
+  kva_kloop *leaf = outer, *inner;
+  uint32_t instrs = 0;
+  bool dense = false;
+  for (; (inner = kva_sched_sole_map(s->k, leaf)); leaf = inner) instrs += square_instrs(leaf->body, inner);
+  instrs += square_instrs(leaf->body, NULL);
+  if (instrs > SQUARE_INSTRS || !wants_lanes(s, leaf) || kva_strides_of(s->k, leaf).strided == 0) return;
+  for (kva_kloop *l = outer; l != leaf; l = kva_sched_sole_map(s->k, l)) dense |= is_dense_in(s, leaf, l);
+  for (kva_kloop *l = outer; dense && l != leaf; l = kva_sched_inner(l)) kva_sched_sink(l);
+}
+
 static void schedule_nest(schedule *s, kva_kloop *outer) {
   kva_kloop *nest[MAX_NEST];
   uint32_t n = 0;
+  close_nest(s, outer);
   for (kva_kloop *l = outer; l && n < MAX_NEST; l = kva_sched_inner(l)) nest[n++] = l;
   kva_kloop *leaf = nest[n - 1];
   if (!kva_sched_has_map(leaf->body) && wants_lanes(s, leaf)) {

@@ -1,6 +1,6 @@
-/* Loads that shuffle: blocks that they transpose (codegen/llvm_transpose.c), and rows in which lanes take turns
- * (codegen/llvm_memory.c): for every width of vectors, with rows that are no whole vectors, and by shuffles where they
- * are meant to be. */
+/* Loads that shuffle: blocks that they transpose (codegen/llvm_transpose.c), rows in which lanes take turns
+ * (codegen/llvm_memory.c), and a transposition as it is scheduled (codegen/schedule.c): for every width of vectors,
+ * with rows that are no whole vectors, and by shuffles where they are meant to be. */
 #include "tests/support/jit.h"
 
 #include <setjmp.h>
@@ -112,6 +112,36 @@ static void check_turns(const kva_target_options *options, int64_t lanes) {
   }
 }
 
+/* ---- scheduled --------------------------------------------------------------------------------------------------- */
+
+enum { CHANNELS = 32, PLACES = 160 };
+
+/* out[c][p] = x[p][c] + bias[c]: the builder loads the bias once a channel, between both loops. */
+static void check_bias(const kva_target_options *options, int64_t lanes) {
+  (void)lanes;
+  float x[PLACES * CHANNELS], bias[CHANNELS], out[CHANNELS * PLACES] = {0};
+  for (int i = 0; i < PLACES * CHANNELS; i++) x[i] = (float)i;
+  for (int c = 0; c < CHANNELS; c++) bias[c] = (float)(c * c);
+  jit j = jit_create_for("bias", options);
+  kva_kbuf *from = kva_k_param(j.kb, "x", KVA_F32, jit_const(&j, PLACES * CHANNELS));
+  kva_kbuf *column = kva_k_param(j.kb, "bias", KVA_F32, jit_const(&j, CHANNELS));
+  kva_kbuf *to = kva_k_param(j.kb, "out", KVA_F32, jit_const(&j, CHANNELS * PLACES));
+  kva_kloop *c = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, CHANNELS), "c");
+  kva_kloop *p = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, PLACES), "p");
+  kva_kval v = kva_k_load(j.kb, from, kva_expr_add(j.exprs, kva_expr_muli(j.exprs, p->var, CHANNELS), c->var));
+  v = kva_k2(j.kb, KVA_K_add, v, kva_k_load(j.kb, column, c->var));
+  kva_k_store(j.kb, to, kva_expr_add(j.exprs, kva_expr_muli(j.exprs, c->var, PLACES), p->var), v);
+  kva_k_loop_end(j.kb, p);
+  kva_k_loop_end(j.kb, c);
+  jit_compile(&j, false, 0, NULL);
+  jit_run(&j, (void *[]){x, bias, out}, NULL, j.grid);
+  for (int k = 0; k < CHANNELS * PLACES; k++)
+    assert_int_equal((int)out[k], k % PLACES * CHANNELS + k / PLACES + k / PLACES * (k / PLACES));
+  assert_true(jit_emits(&j, "shufflevector"));
+  assert_false(jit_emits(&j, "llvm.masked.gather"));
+  jit_destroy(&j);
+}
+
 /* ---- every width ------------------------------------------------------------------------------------------------- */
 
 static void over_targets(void (*check)(const kva_target_options *options, int64_t lanes)) {
@@ -151,7 +181,13 @@ static void test_turns(void **state) {
   over_targets(check_turns);
 }
 
+static void test_bias(void **state) {
+  (void)state;
+  over_targets(check_bias);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks), cmocka_unit_test(test_turns)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks), cmocka_unit_test(test_turns),
+                                     cmocka_unit_test(test_bias)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

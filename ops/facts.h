@@ -107,6 +107,7 @@ kva_value *kva_reduce_permute(kva_builder *b, const kva_node *n, kva_value *cons
 kva_value *kva_slice_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
 kva_value *kva_pad_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
 kva_value *kva_concat_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
+kva_value *kva_gather_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
 kva_value *kva_dequantize_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved);
 
 /* ---- axes that results step along (kva_op_info.source_axis) ------------------------------------------------------ */

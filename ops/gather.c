@@ -146,3 +146,9 @@ bool kva_gather_partition(kva_partition *p, const kva_node *n) {
   p->axes[0] = KVA_WHOLE;
   return true;
 }
+
+/* Axes move of x, when a list picks rows along one of them, or of indices into a list. */
+kva_value *kva_gather_permute(kva_builder *b, const kva_node *n, kva_value *const *operands, const uint32_t *moved) {
+  kva_gather_attrs attrs = {.axis = kva_operand_type(n, 0)->rank == 1 ? 0 : moved[axis_of(n)]};
+  return kva_build(b, KVA_OP_gather, n->n_operands, operands, &attrs);
+}

@@ -3,13 +3,14 @@
  * What: a convolution with constant filters, of floats or of bytes with sums in int32, gets them in panels
  * (kv.join_filters; of bytes in words, kv.unpack), and its result is transposed so that the channels of a position lie
  * side by side; who reads the result reads that through the inverse transposition. Element code, pools, concatenations,
- * pads, reductions, transpositions and shuffles of channels (layout_shuffle.c) after it work on the transposed tensor
- * themselves, so that the inverse goes to the edge of a region of such nodes. Convolutions there read it as they are:
- * in their kernels both transpositions are index arithmetic (codegen/kernels/cpu/contract/channels.c). Where a user
- * allows it, those of 3 x 3 filters become transforms of tiles and fewer products (layout_winograd.c). An image from
- * outside of which each element has many products is transposed by a kernel of its own. Batch normalisation becomes
- * arithmetic, whose part without the image is one number a channel. Before that, products of many rows and a constant
- * matrix become convolutions of one tap (layout_products.c), which are such from the start.
+ * pads, gathers, reductions, transpositions, shuffles of channels (layout_shuffle.c) and resizing (layout_resize.c)
+ * after it work on the transposed tensor themselves, so that the inverse goes to the edge of a region of such nodes.
+ * Convolutions there read it as they are: in their kernels both transpositions are index arithmetic
+ * (codegen/kernels/cpu/contract/channels.c). Where a user allows it, those of 3 x 3 filters become transforms of tiles
+ * and fewer products (layout_winograd.c). An image from outside of which each element has many products is transposed
+ * by a kernel of its own. Batch normalisation becomes arithmetic, whose part without the image is one number a channel.
+ * Before that, products of many rows and a constant matrix become convolutions of one tap (layout_products.c), which
+ * are such from the start.
  *
  * Algorithm: two sweeps. The first unites convolutions and what can follow them to regions, and weighs what the
  * convolutions of each gain against the elements that transpositions at its edges move. The second rewrites, node by
@@ -149,11 +150,15 @@ static bool elements_follow(const kva_layout *l, const kva_node *n, marked_fn ma
   return false;
 }
 
-/* An operand of element code, aligned to the result's rank, is moved as it is or by a reshape. */
+/* An operand of element code, aligned to the result's rank, is moved as it is or by a reshape: it has no places, or is
+ * one line. */
 static bool broadcasts(const kva_value *v, uint32_t rank) {
-  for (uint32_t d = 0; d < v->type->rank; d++)
-    if (d + rank - v->type->rank >= 2 && !kva_expr_is(v->type->dims[d], 1)) return false;
-  return true;
+  uint32_t places = 0, others = 0;
+  for (uint32_t d = 0; d < v->type->rank; d++) {
+    bool one = kva_expr_is(v->type->dims[d], 1);
+    *(d + rank - v->type->rank >= 2 ? &places : &others) += !one;
+  }
+  return !places || places + others == 1;
 }
 
 /* A constant with other extents. */
@@ -251,16 +256,23 @@ static kva_value *move_shuffle(kva_layout *l, kva_builder *b, kva_node *n) {
   return kva_layout_shuffle(b, n, last_of(l, kva_layout_shuffled(n)));
 }
 
+static bool resize_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  const kva_value *x = kva_layout_resized(n);
+  return x && marked(l, x);
+}
+
+static kva_value *move_resize(kva_layout *l, kva_builder *b, kva_node *n) {
+  return kva_layout_resize(b, n, last_of(l, kva_layout_resized(n)));
+}
+
 typedef struct follower {
   bool (*follows)(const kva_layout *l, const kva_node *n, marked_fn marked);
   kva_value *(*move)(kva_layout *l, kva_builder *b, kva_node *n); /* its result with channels last */
 } follower;
 
-static const follower followers[] = {{elements_follow, move_elements},
-                                     {is_batch_norm, move_batch_norm},
-                                     {axes_follow, move_axes},
-                                     {shuffle_follows, move_shuffle},
-                                     {window_follows, move_window}};
+static const follower followers[] = {{elements_follow, move_elements}, {is_batch_norm, move_batch_norm},
+                                     {axes_follow, move_axes},         {shuffle_follows, move_shuffle},
+                                     {resize_follows, move_resize},    {window_follows, move_window}};
 
 /* NULL: n does not follow. */
 static const follower *follower_of(const kva_layout *l, const kva_node *n, marked_fn marked) {
@@ -304,7 +316,8 @@ static bool moves_image(const kva_layout *l, const kva_node *n) {
 
 /* n is not in the region of its operands. Reductions read them in any order, and transpositions compose. */
 static void leave(const kva_layout *l, const kva_node *n) {
-  if (n->op->traits & KVA_READS_ONCE || kva_is(n, KVA_OP_transpose) || kva_layout_begins_shuffle(n)) return;
+  if (n->op->traits & KVA_READS_ONCE || kva_is(n, KVA_OP_transpose)) return;
+  if (kva_layout_begins_shuffle(n) || kva_layout_begins_resize(n)) return;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = kva_operand(n, i);
     kva_layout_region *r = region_of(l, v);
@@ -314,6 +327,7 @@ static void leave(const kva_layout *l, const kva_node *n) {
 
 static void join(const kva_layout *l, const kva_node *n) {
   kva_layout_region *r = region_of(l, kva_layout_shuffled(n));
+  if (!r) r = region_of(l, kva_layout_resized(n));
   if (r) {
     note(l, &n->results[0], r);
     return;

@@ -30,7 +30,7 @@ static bool is_product(const kva_use *u) {
   const kva_matmul_attrs *a = u->user->attrs;
   const kva_type *x = kva_operand_type(u->user, 0);
   if (a->transpose_a || x->rank < 2 || x->dtype != KVA_F32 || u->user->results[0].type->dtype != KVA_F32) return false;
-  return rows_of(x) >= KVA_PANEL_ROWS;
+  return rows_of(x) >= KVA_PANEL_ROWS && !kva_layout_resizes(u->user);
 }
 
 /* The constant of n, if all its users are products, of one orientation; NULL: something is otherwise. */

@@ -1,0 +1,129 @@
+/* Resizing along the last axis as a product with a constant matrix, of which each result has a few factors that are not
+ * 0 (frontend/onnx_ops_resize.c), for layout.c. With channels last that axis is not the innermost one any more: a
+ * result is then a weighted sum of gathered elements, whose channels are lanes. The product may stand between two
+ * reshapes, which make a matrix of x and undo that. */
+#include "ops/ids.h"
+#include "ops/matmul.h"
+#include "passes/layout.h"
+
+enum { MAX_NEIGHBOURS = 4 }; /* of a cubic */
+
+typedef struct resizing {
+  kva_value *x;
+  const kva_tensor_data *matrix; /* [out, in] */
+} resizing;
+
+/* ---- finding it -------------------------------------------------------------------------------------------------- */
+
+static const float *row_of(const kva_tensor_data *m, int64_t i) {
+  return (const float *)m->data + i * m->dims[1];
+}
+
+static bool has_few_factors(const kva_tensor_data *m) {
+  for (int64_t i = 0; i < m->dims[0]; i++) {
+    const float *row = row_of(m, i);
+    int n = 0;
+    for (int64_t k = 0; k < m->dims[1]; k++) n += row[k] != 0;
+    if (n > MAX_NEIGHBOURS) return false;
+  }
+  return true;
+}
+
+/* The matrix of a product with lines; NULL: it is none, or it mixes too many elements. */
+static const kva_tensor_data *matrix_of(const kva_node *n) {
+  if (!kva_is(n, KVA_OP_matmul)) return NULL;
+  const kva_matmul_attrs *a = n->attrs;
+  const kva_tensor_data *m = kva_constant_of(kva_operand(n, 1));
+  if (!m || m->rank != 2 || m->dtype != KVA_F32 || a->transpose_a || !a->transpose_b) return NULL;
+  if (n->results[0].type->dtype != KVA_F32 || kva_operand_type(n, 0)->dtype != KVA_F32) return NULL;
+  return has_few_factors(m) ? m : NULL;
+}
+
+static bool differs_in_last(const kva_type *a, const kva_type *b) {
+  if (a->rank != b->rank || a->rank < 3) return false;
+  for (uint32_t d = 0; d + 1 < a->rank; d++)
+    if (a->dims[d] != b->dims[d]) return false;
+  return true;
+}
+
+static bool find(const kva_node *n, resizing *out) {
+  const kva_node *product = n;
+  const kva_value *y = kva_is(n, KVA_OP_reshape) ? kva_operand(n, 0) : NULL;
+  if (y && y->def && !y->uses->next) product = y->def;
+  out->matrix = matrix_of(product);
+  if (!out->matrix) return false;
+  out->x = kva_operand(product, 0);
+  if (product != n && out->x->def && kva_is(out->x->def, KVA_OP_reshape)) out->x = kva_operand(out->x->def, 0);
+  return differs_in_last(out->x->type, n->results[0].type);
+}
+
+kva_value *kva_layout_resized(const kva_node *n) {
+  resizing r;
+  return n->n_results == 1 && find(n, &r) ? r.x : NULL;
+}
+
+bool kva_layout_resizes(const kva_node *product) {
+  const kva_use *u = product->results[0].uses;
+  return kva_layout_resized(product) || (u && !u->next && kva_layout_resized(u->user));
+}
+
+bool kva_layout_begins_resize(const kva_node *n) {
+  const kva_use *product = n->n_results ? n->results[0].uses : NULL;
+  const kva_use *end = product && product->user->n_results ? product->user->results[0].uses : NULL;
+  return kva_is(n, KVA_OP_reshape) && end && kva_layout_resized(end->user) == kva_operand(n, 0);
+}
+
+/* ---- with channels last ------------------------------------------------------------------------------------------ */
+
+typedef struct neighbours {
+  int64_t *places[MAX_NEIGHBOURS];
+  float *weights[MAX_NEIGHBOURS];
+  int n; /* the most that a result has */
+} neighbours;
+
+/* A result with fewer neighbours has one of them again, with weight 0. */
+static neighbours neighbours_of(kva_arena *arena, const kva_tensor_data *m) {
+  neighbours all = {.n = 1};
+  for (int j = 0; j < MAX_NEIGHBOURS; j++) {
+    all.places[j] = KVA_NEW_ARRAY(arena, int64_t, m->dims[0]);
+    all.weights[j] = KVA_NEW_ARRAY(arena, float, m->dims[0]);
+  }
+  for (int64_t i = 0; i < m->dims[0]; i++) {
+    const float *row = row_of(m, i);
+    int n = 0;
+    int64_t last = 0;
+    for (int64_t k = 0; k < m->dims[1]; k++) {
+      if (row[k] == 0) continue;
+      all.places[n][i] = last = k;
+      all.weights[n++][i] = row[k];
+    }
+    if (n > all.n) all.n = n;
+    for (; n < MAX_NEIGHBOURS; n++) all.places[n][i] = last;
+  }
+  return all;
+}
+
+static kva_value *list(kva_builder *b, kva_dtype dtype, uint32_t rank, uint32_t axis, int64_t n, const void *data) {
+  kva_tensor_data *t = KVA_NEW(b->m->arena, kva_tensor_data);
+  int64_t dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < rank; d++) dims[d] = d == axis ? n : 1;
+  *t = (kva_tensor_data){.dtype = dtype, .rank = rank, .data = data, .bytes = n * kva_dtype_bits(dtype) / 8};
+  t->dims = kva_arena_memdup(b->m->arena, dims, rank * sizeof *dims);
+  return kva_const_tensor(b, t);
+}
+
+kva_value *kva_layout_resize(kva_builder *b, const kva_node *n, kva_value *last) {
+  resizing r;
+  bool found = find(n, &r);
+  KVA_ASSERT(found);
+  uint32_t rank = last->type->rank, axis = rank - 2;
+  neighbours all = neighbours_of(b->m->arena, r.matrix);
+  kva_value *y = NULL;
+  for (int j = 0; j < all.n; j++) {
+    kva_value *operands[] = {last, list(b, KVA_I64, 1, 0, r.matrix->dims[0], all.places[j])};
+    kva_value *part = kva_build(b, KVA_OP_gather, 2, operands, &(kva_gather_attrs){axis});
+    part = kva_mul(b, part, list(b, KVA_F32, rank, axis, r.matrix->dims[0], all.weights[j]));
+    y = y ? kva_add(b, y, part) : part;
+  }
+  return y;
+}

@@ -13,6 +13,10 @@ enum {
   AXES = 2,
   MAX_PATCH = 1 << 15, /* elements that a row of four results reads: half of what a kernel copies at once */
   LARGE = 1 << 21,     /* bytes */
+  /* for which codegen/kernels/cpu/contract/channels.c copies no part of the image on any CPU */
+  MIN_FILTERS_IN_PLACE = 32,
+  MIN_CHANNELS_IN_PLACE = 256,
+  MIN_COLUMNS_IN_PLACE = 14,
   WORD = KVA_CODES_PER_WORD,
 };
 
@@ -58,19 +62,29 @@ double kva_layout_padding(const kva_layout *l, const kva_node *n) {
   return (double)((panel - filters % panel) % panel) / (double)filters;
 }
 
+static bool is_of_bytes(const kva_node *n) {
+  kva_dtype x = kva_operand_type(n, 0)->dtype, w = kva_operand_type(n, 1)->dtype;
+  return kva_are_of_both_signs(x, w) && n->results[0].type->dtype == KVA_I32;
+}
+
+/* Its kernel reads the image where it lies, however far apart taps are. */
+static bool is_read_in_place(const kva_node *n) {
+  const kva_type *w = kva_operand_type(n, 1), *y = n->results[0].type;
+  if (kva_layout_is_depthwise(n) || is_of_bytes(n)) return false;
+  return kva_type_extent(w, 0) >= MIN_FILTERS_IN_PLACE && kva_type_extent(w, 1) >= MIN_CHANNELS_IN_PLACE &&
+         kva_type_extent(y, y->rank - 1) >= MIN_COLUMNS_IN_PLACE;
+}
+
+/* A window of the image, which is copied otherwise. */
 static bool fits(const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);
   kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
+  if (is_read_in_place(n)) return true;
   int64_t elements = kva_layout_is_depthwise(n) ? 3 * (int64_t)LANES : kva_type_extent(w, 1);
   for (uint32_t d = 0; d < window.n; d++)
     elements *= (window.kernel[d] - 1) * window.dilation[d] + 1 + (d + 1 == window.n ? 3 * window.stride[d] : 0);
   return elements <= MAX_PATCH;
-}
-
-static bool is_of_bytes(const kva_node *n) {
-  kva_dtype x = kva_operand_type(n, 0)->dtype, w = kva_operand_type(n, 1)->dtype;
-  return kva_are_of_both_signs(x, w) && n->results[0].type->dtype == KVA_I32;
 }
 
 int64_t kva_layout_missing_channels(const kva_node *n) {

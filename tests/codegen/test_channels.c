@@ -36,6 +36,12 @@ static const char *const programs[] = {
     PLANE("1, 9, 38, 128", "1, 5, 3, 128, 32", "32", "<pads = [6, 0, 0, 3], strides = [3, 2]>", "1, 4, 20, 32"),
     PLANE("B, 4, 20, 260", "1, 1, 2, 260, 16", "16", "<pads = [0, 1, 0, 1], dilations = [1, 2]>", "B, 4, 20, 16"),
     PLANE("1, 3, 15, 512", "2, 3, 1, 256, 16", "32", "<group = 2, pads = [1, 0, 1, 0]>", "1, 3, 15, 32"),
+    /* and dilation: taps that only some results of a tile have inside of the image, and that none has */
+    PLANE("2, 20, 33, 260", "1, 3, 3, 260, 32", "32", "<dilations = [3, 5], pads = [2, 5, 4, 5], strides = [2, 1]>",
+          "2, 10, 33, 32"),
+    PLANE("1, 14, 14, 256", "2, 3, 3, 256, 16", "32", "<dilations = [12, 24], pads = [12, 24, 12, 24]>",
+          "1, 14, 14, 32"),
+    PLANE("B, 4, 40, 256", "1, 5, 3, 256, 32", "32", "<dilations = [9, 17], pads = [18, 17, 18, 17]>", "B, 4, 40, 32"),
     /* groups of whole panels; depthwise, with a part of a panel, and more channels than a patch has room for */
     PLANE("2, 9, 9, 24", "4, 3, 3, 12, 32", "128", "<group = 2, pads = [1, 1, 1, 1]>", "2, 9, 9, 128"),
     PLANE("2, 12, 15, 40", "2, 3, 3, 1, 32", "40", "<group = 40, pads = [1, 1, 1, 1]>", "2, 12, 15, 40"),

@@ -7,11 +7,11 @@
  * number of each position. Positions are a tile of rows x columns of the result, whose accumulators are registers.
  *
  * A kernel of one tap and stride 1 is a product of matrices: tiles are runs of positions of all images, which are read
- * from where they lie. So are windows of images with many channels last: rows outside of the image are left out, and
- * columns outside are masked, at both ends of a tile. Others copy the part of an image that a block of the result
- * reads, with the zeros around it, so that the taps of a row and their channels are one run. It has the order of the
- * image, so that copying moves vectors: channels last, or a plane for each. Tiles at an edge move back inside: they
- * compute some positions again, but store none twice.
+ * from where they lie. So are windows of images with many channels last: taps that lie outside of the image for
+ * all of a tile are left out, most of those that are far apart, and columns outside are masked, at both ends of a tile.
+ * Others copy the part of an image that a block of the result reads, with the zeros around it, so that the taps of a
+ * row and their channels are one run. It has the order of the image, so that copying moves vectors: channels last, or a
+ * plane for each. Tiles at an edge move back inside: they compute some positions again, but store none twice.
  *
  * Of bytes a step takes four channels: a word of the image and one of each filter, whose product is dot4.
  *
@@ -134,13 +134,13 @@ enum {
 };
 
 /* The image is memory with channels last, and its rows are long enough for tiles of one: then windows need not be
- * copied. Taps outside of the image are whole rows of a window, which are left out, or belong to the first and last
- * columns of a tile. */
+ * copied. Taps outside of the image are whole rows or columns of a window, which are left out, or belong to the first
+ * and last columns of a tile. */
 static bool reads_windows(const channels *x) {
   const kva_value *v = kva_operand(x->n, 0);
-  if (x->product || x->word > 1 || x->g.dilation[0] != 1 || !has_channels_last(x)) return false;
+  if (x->product || x->word > 1 || !has_channels_last(x)) return false;
   if (!v->def || !x->l->computes(x->l, v) || x->l->computes(x->l, kva_operand(v->def, 0))) return false;
-  if (x->depthwise) return x->g.out[1] >= MIN_COLUMNS;
+  if (x->depthwise) return x->g.dilation[0] == 1 && x->g.out[1] >= MIN_COLUMNS;
   bool window = x->g.kernel[0] * x->g.kernel[1] > 1 && x->g.channels * x->g.stride[1] >= MIN_STEPS;
   return window && x->g.out[1] >= kva_contract_most_rows(x->l->target, x->vectors);
 }
@@ -547,23 +547,28 @@ static void add_row(const channels *x, const kva_expr *r, const kva_expr *q, con
   kva_k_store(x->kb, x->acc, at, sum);
 }
 
-/* Begins the loop over the rows of the window; of one in place, over those that exist. */
-static kva_kloop *begin_rows(const channels *x, place *p) {
+/* Begins a loop over the taps along an axis of the window; of one in place, over those that exist for some result of
+ * the tile. Those of columns 1 apart do nearly always. */
+static kva_kloop *begin_taps(const channels *x, place *p, int axis) {
   const geometry *g = &x->g;
-  const kva_expr *none = num(x, 0), *first = none, *end = num(x, g->kernel[0]);
-  if (x->direct) {
-    const kva_expr *top = kva_expr_addi(x->e, times(x, p->from[0], g->stride[0]), -g->before[0]);
-    first = kva_expr_max(x->e, none, minus(x, none, top));
-    end = least(x, end, minus(x, num(x, g->in[0]), top));
+  const kva_expr *none = num(x, 0), *first = none, *end = num(x, g->kernel[axis]);
+  if (x->direct && (axis == 0 || g->dilation[axis] > 1)) {
+    int64_t last = (axis == 0 ? x->t.rows : x->t.columns) - 1;
+    const kva_expr *apart = num(x, g->dilation[axis]);
+    const kva_expr *top = kva_expr_addi(x->e, times(x, p->from[axis], g->stride[axis]), -g->before[axis]);
+    const kva_expr *missing = minus(x, none, kva_expr_addi(x->e, top, last * g->stride[axis]));
+    first = kva_expr_ceildiv(x->e, kva_expr_max(x->e, none, missing), apart);
+    end = least(x, end, kva_expr_ceildiv(x->e, minus(x, num(x, g->in[axis]), top), apart));
   }
-  kva_kloop *h = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_max(x->e, none, minus(x, end, first)), "h");
-  p->tap[0] = plus(x, first, h->var);
-  return h;
+  const kva_expr *n = kva_expr_max(x->e, none, minus(x, end, first));
+  kva_kloop *tap = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, axis == 0 ? "h" : "w");
+  p->tap[axis] = plus(x, first, tap->var);
+  return tap;
 }
 
 /* Of a depthwise convolution in place. */
 static void add_rows(const channels *x, place *p) {
-  kva_kloop *h = begin_rows(x, p);
+  kva_kloop *h = begin_taps(x, p, 0);
   p->c = num(x, 0);
   over_positions(x, add_row, p);
   kva_k_loop_end(x->kb, h);
@@ -613,22 +618,22 @@ static int64_t streams_of(const channels *x, int64_t steps) {
 static void add_products(const channels *x, place *p) {
   bool run = (x->g.dilation[1] == 1 && !x->planes && !x->direct) || x->g.kernel[1] == 1;
   int64_t steps = x->g.channels / x->word * (run ? x->g.kernel[1] : 1), streams = streams_of(x, steps);
-  kva_kloop *h = begin_rows(x, p);
-  kva_kloop *w = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, run ? 1 : x->g.kernel[1]), "w");
+  kva_kloop *h = begin_taps(x, p, 0), *w = run ? NULL : begin_taps(x, p, 1);
   kva_kloop *c = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, steps / streams), "c");
   const kva_expr *steps_here = num(x, x->g.channels / x->word);
-  const kva_expr *segment = plus(x, times(x, p->tap[0], run ? 1 : x->g.kernel[1]), w->var);
+  const kva_expr *column = run ? num(x, 0) : p->tap[1];
+  const kva_expr *segment = plus(x, times(x, p->tap[0], run ? 1 : x->g.kernel[1]), column);
   if (streams == 1)
     fetch_next_panel(x, p, plus(x, times(x, segment, steps), c->var),
                      x->g.kernel[0] * (run ? 1 : x->g.kernel[1]) * steps);
   for (int64_t s = 0; s < streams; s++) {
     const kva_expr *step = kva_expr_addi(x->e, c->var, s * (steps / streams));
-    p->tap[1] = run ? kva_expr_div(x->e, step, steps_here) : w->var;
+    p->tap[1] = run ? kva_expr_div(x->e, step, steps_here) : column;
     p->c = times(x, run ? kva_expr_mod(x->e, step, steps_here) : step, x->word);
     (x->direct ? over_positions : over_tile)(x, add_product, p);
   }
   kva_k_loop_end(x->kb, c);
-  kva_k_loop_end(x->kb, w);
+  if (w) kva_k_loop_end(x->kb, w);
   kva_k_loop_end(x->kb, h);
 }
 

@@ -344,13 +344,26 @@ static void join(const kva_layout *l, const kva_node *n) {
 }
 
 /* A transposition of the model's own that makes channels of a last axis. */
-static bool makes_channels_first(const kva_node *n) {
+static bool turns_last_axis(const kva_node *n) {
   uint32_t rank = n->n_results == 1 ? n->results[0].type->rank : 0;
-  if (!kva_is(n, KVA_OP_transpose) || rank < 4) return false;
+  if (!kva_is(n, KVA_OP_transpose) || rank < 3) return false;
   kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
   for (uint32_t d = 0; d < rank; d++)
     if (perm.n != rank || perm.v[d] != moved_axis(rank, d)) return false;
   return true;
+}
+
+/* Turned from [N, positions, C] to n's image, or one that n resizes, by way of [N, C, positions]; NULL: it is not. */
+static kva_value *list_of_image(const kva_node *n) {
+  const kva_value *list = kva_layout_resized_list(n);
+  if (!list && kva_is(n, KVA_OP_reshape)) list = kva_operand(n, 0);
+  if (!list || list->type->rank != 3 || !list->def || !turns_last_axis(list->def)) return NULL;
+  return kva_fuse_has_prefix(n->results[0].type, list->type, 2) ? kva_operand(list->def, 0) : NULL;
+}
+
+/* n makes an image of what has its channels in the last axis. */
+static bool makes_channels_first(const kva_node *n) {
+  return n->n_results == 1 && n->results[0].type->rank >= 4 && (turns_last_axis(n) || list_of_image(n));
 }
 
 static void weigh(kva_layout *l, const kva_graph *g) {
@@ -415,6 +428,16 @@ static kva_value *compose(const kva_layout *l, kva_builder *b, const kva_node *n
   return same ? last : kva_transpose(b, last, both);
 }
 
+/* The result of n, which makes an image, with channels last. */
+static kva_value *made_last(kva_builder *b, const kva_node *n) {
+  const kva_type *t = n->results[0].type;
+  kva_dim dims[KVA_MAX_RANK];
+  if (turns_last_axis(n)) return kva_operand(n, 0);
+  if (kva_layout_resized_list(n)) return kva_layout_resize_list(b, n, list_of_image(n));
+  for (uint32_t d = 0; d < t->rank; d++) dims[moved_axis(t->rank, d)] = t->dims[d];
+  return kva_reshape(b, list_of_image(n), t->rank, dims);
+}
+
 static void rewrite(kva_layout *l, kva_graph *g, bool *changed) {
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
@@ -423,7 +446,7 @@ static void rewrite(kva_layout *l, kva_graph *g, bool *changed) {
     if (!n->n_results) continue;
     if (makes_channels_first(n)) {
       const kva_value *v = &n->results[0];
-      kva_map_set(l->last, &v, sizeof v, kva_operand(n, 0));
+      kva_map_set(l->last, &v, sizeof v, made_last(&b, n));
       continue;
     }
     if (kva_is(n, KVA_OP_conv) && gains(l, &n->results[0])) {

@@ -55,11 +55,14 @@ kva_value *kva_layout_shuffle(kva_builder *b, const kva_node *n, kva_value *x);
 /* layout_resize.c: what n resizes along its last axis by a product with a matrix, if it is or ends such a product;
  * NULL: it does not. */
 kva_value *kva_layout_resized(const kva_node *n);
+/* The same of a list [N, C, positions], which is an image. */
+kva_value *kva_layout_resized_list(const kva_node *n);
 /* The product is a part of such nodes; n is the reshape before it. */
 bool kva_layout_resizes(const kva_node *product);
 bool kva_layout_begins_resize(const kva_node *n);
 /* The result of n, which ends them, with channels last; last: what it resizes, with channels last. */
 kva_value *kva_layout_resize(kva_builder *b, const kva_node *n, kva_value *last);
+kva_value *kva_layout_resize_list(kva_builder *b, const kva_node *n, kva_value *list); /* [N, positions, C] */
 
 /* layout_products.c: products with constants in g become convolutions. Constants of all graphs are counted before. */
 void kva_layout_count_readers(kva_layout *l, const kva_graph *g);

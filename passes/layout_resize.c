@@ -4,12 +4,13 @@
  * reshapes, which make a matrix of x and undo that. */
 #include "ops/ids.h"
 #include "ops/matmul.h"
+#include "passes/fuse_internal.h"
 #include "passes/layout.h"
 
 enum { MAX_NEIGHBOURS = 4 }; /* of a cubic */
 
 typedef struct resizing {
-  kva_value *x;
+  kva_value *x, *list;           /* the image, or the list [N, C, positions] that is one; the other is NULL */
   const kva_tensor_data *matrix; /* [out, in] */
 } resizing;
 
@@ -46,15 +47,28 @@ static bool differs_in_last(const kva_type *a, const kva_type *b) {
   return true;
 }
 
+/* y, whose lines had `in` elements, was a list. */
+static bool has_positions_of(const kva_type *list, const kva_type *y, int64_t in) {
+  int64_t n = in, positions;
+  if (list->rank != 3 || y->rank < 4 || !kva_fuse_has_prefix(y, list, 2)) return false;
+  if (!kva_expr_is_const(list->dims[2], &positions) || !kva_type_is_static_from(y, 2)) return false;
+  for (uint32_t d = 2; d + 1 < y->rank; d++) n *= kva_type_extent(y, d);
+  return n == positions;
+}
+
 static bool find(const kva_node *n, resizing *out) {
   const kva_node *product = n;
+  const kva_type *type = n->results[0].type;
   const kva_value *y = kva_is(n, KVA_OP_reshape) ? kva_operand(n, 0) : NULL;
   if (y && y->def && !y->uses->next) product = y->def;
-  out->matrix = matrix_of(product);
+  *out = (resizing){.matrix = matrix_of(product)};
   if (!out->matrix) return false;
   out->x = kva_operand(product, 0);
   if (product != n && out->x->def && kva_is(out->x->def, KVA_OP_reshape)) out->x = kva_operand(out->x->def, 0);
-  return differs_in_last(out->x->type, n->results[0].type);
+  if (differs_in_last(out->x->type, type)) return true;
+  out->list = product != n && has_positions_of(out->x->type, type, out->matrix->dims[1]) ? out->x : NULL;
+  out->x = NULL;
+  return out->list;
 }
 
 kva_value *kva_layout_resized(const kva_node *n) {
@@ -62,9 +76,15 @@ kva_value *kva_layout_resized(const kva_node *n) {
   return n->n_results == 1 && find(n, &r) ? r.x : NULL;
 }
 
+kva_value *kva_layout_resized_list(const kva_node *n) {
+  resizing r;
+  return n->n_results == 1 && find(n, &r) ? r.list : NULL;
+}
+
 bool kva_layout_resizes(const kva_node *product) {
   const kva_use *u = product->results[0].uses;
-  return kva_layout_resized(product) || (u && !u->next && kva_layout_resized(u->user));
+  resizing r;
+  return find(product, &r) || (u && !u->next && u->user->n_results == 1 && find(u->user, &r));
 }
 
 bool kva_layout_begins_resize(const kva_node *n) {
@@ -126,4 +146,16 @@ kva_value *kva_layout_resize(kva_builder *b, const kva_node *n, kva_value *last)
     y = y ? kva_add(b, y, part) : part;
   }
   return y;
+}
+
+kva_value *kva_layout_resize_list(kva_builder *b, const kva_node *n, kva_value *list) {
+  const kva_type *y = n->results[0].type;
+  resizing r;
+  bool found = find(n, &r);
+  KVA_ASSERT(found);
+  kva_dim dims[KVA_MAX_RANK] = {y->dims[0]};
+  for (uint32_t d = 2; d < y->rank; d++) dims[d - 1] = y->dims[d];
+  dims[y->rank - 2] = kva_expr_const(b->m->exprs, r.matrix->dims[1]);
+  dims[y->rank - 1] = y->dims[1];
+  return kva_layout_resize(b, n, kva_reshape(b, list, y->rank, dims));
 }

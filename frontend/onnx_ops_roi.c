@@ -58,7 +58,8 @@ static neighbours neighbours_along(const regions *r, uint32_t axis) {
       {kva_onnx_where(b, inside, kva_sub(b, one, ratio), zero), kva_onnx_where(b, inside, ratio, zero)}};
 }
 
-/* [C, R, rows, columns]: the image at one neighbour of each axis, weighted. */
+/* [R, rows, columns, C]: the image at one neighbour of each axis, weighted. Channels are last, since all of them have
+ * the same places and weights. */
 static kva_value *weighted(const regions *r, kva_value *flat, kva_value *first, const neighbours *n, int row,
                            int column) {
   kva_builder *b = r->b;
@@ -67,7 +68,7 @@ static kva_value *weighted(const regions *r, kva_value *flat, kva_value *first, 
   kva_value *at = kva_add(b, kva_add(b, first, y), kva_onnx_unsqueeze(b, n[1].at[column], 1, 1));
   kva_value *weight =
       kva_mul(b, kva_onnx_unsqueeze(b, n[0].weight[row], 2, 1), kva_onnx_unsqueeze(b, n[1].weight[column], 1, 1));
-  return kva_mul(b, kva_onnx_gather(b, flat, at, 1), weight);
+  return kva_mul(b, kva_onnx_gather(b, flat, at, 0), kva_onnx_unsqueeze(b, weight, 3, 1));
 }
 
 /* The four neighbours of each sample, added, or with mode max the largest of their weighted values. */
@@ -75,8 +76,8 @@ static kva_value *samples_of(const regions *r, kva_value *image_of) {
   kva_builder *b = r->b;
   const kva_dim *d = r->x->type->dims;
   kva_dim plane = kva_expr_mul(b->m->exprs, d[2], d[3]);
-  kva_dim flat_dims[2] = {d[1], kva_expr_mul(b->m->exprs, d[0], plane)};
-  kva_value *flat = kva_reshape(b, kva_transpose(b, r->x, (int64_t[]){1, 0, 2, 3}), 2, flat_dims), *y = NULL;
+  kva_dim flat_dims[2] = {kva_expr_mul(b->m->exprs, d[0], plane), d[1]};
+  kva_value *flat = kva_reshape(b, kva_transpose(b, r->x, (int64_t[]){0, 2, 3, 1}), 2, flat_dims), *y = NULL;
   kva_value *first = kva_mul(b, kva_cast(b, image_of, KVA_I64), kva_dim_scalar(b, KVA_I64, plane));
   first = kva_onnx_unsqueeze(b, first, 1, 2);
   neighbours n[2] = {neighbours_along(r, 0), neighbours_along(r, 1)};
@@ -116,12 +117,12 @@ kva_status kva_onnx_roi_align(kva_onnx_call *k) {
   KVA_TRY(read_regions(k, &r));
   kva_dim samples = kva_expr_const(e, r.samples), count = kva_onnx_dim(r.rois, 0);
   kva_value *image_of = b->assumes ? kva_assume(b, kva_onnx_in(k, 2), &count, "batch_indices") : kva_onnx_in(k, 2);
-  kva_dim cells[6] = {kva_onnx_dim(r.x, 1),        kva_onnx_dim(r.rois, 0),
-                      kva_expr_const(e, r.out[0]), samples,
-                      kva_expr_const(e, r.out[1]), samples};
+  kva_dim cells[6] = {
+      kva_onnx_dim(r.rois, 0), kva_expr_const(e, r.out[0]), samples, kva_expr_const(e, r.out[1]), samples,
+      kva_onnx_dim(r.x, 1)};
   kva_value *y = kva_reshape(b, samples_of(&r, image_of), 6, cells);
-  y = kva_reduce(b, r.largest ? KVA_OP_reduce_max : KVA_OP_reduce_mean, y, 2, (const int64_t[]){3, 5}, false);
-  return kva_onnx_done(k, kva_cast(b, kva_transpose(b, y, (int64_t[]){1, 0, 2, 3}), kva_onnx_in(k, 0)->type->dtype));
+  y = kva_reduce(b, r.largest ? KVA_OP_reduce_max : KVA_OP_reduce_mean, y, 2, (const int64_t[]){2, 4}, false);
+  return kva_onnx_done(k, kva_cast(b, kva_transpose(b, y, (int64_t[]){0, 3, 1, 2}), kva_onnx_in(k, 0)->type->dtype));
 }
 
 /* ---- MaxRoiPool -------------------------------------------------------------------------------------------------- */

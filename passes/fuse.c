@@ -692,7 +692,8 @@ static bool copy_last_producer(fuse *f, group *g) {
     for (uint32_t i = 0; i < c->n_operands; i++) {
       kva_node *p = free_producer(f, c, i);
       if (!p || (last && info(f, p)->position <= info(f, last)->position)) continue;
-      if (p->n_operands <= MAX_COPIED_OPERANDS && kva_fuse_used_outside(f, p, g) && may_copy(f, p, g)) last = p;
+      bool apart = kva_fuse_used_outside(f, p, g) || !kva_fuse_same_segment(f, p, g);
+      if (p->n_operands <= MAX_COPIED_OPERANDS && apart && may_copy(f, p, g)) last = p;
     }
   }
   if (last) kva_fuse_add(f, g, copy_into_group(f, last, g));

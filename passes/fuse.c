@@ -322,11 +322,19 @@ static bool all_constant(const kva_type *t) {
   return true;
 }
 
+/* An image of one spatial axis is turned by the same transposition to channels last and back from there: the first of
+ * two makes the memory that the second one gives its tile. */
+static bool is_turned_back(const kva_node *p) {
+  for (const kva_use *u = p->results[0].uses; u; u = u->next)
+    if (kva_is(u->user, KVA_OP_transpose)) return true;
+  return false;
+}
+
 /* Views that leave the innermost axis contiguous. A reshape divides indices, which inner loops do by constants only,
  * and lanes not at all: their axis must stay whole. A constant that is left transposed has the order in which inner
  * loops read it (opt_pack.c). */
 static bool is_easy_view(const kva_node *p, tile_part part) {
-  if (part == PART_IMAGE) return moves_channels(p, false);
+  if (part == PART_IMAGE) return moves_channels(p, false) && !is_turned_back(p);
   if (part == PART_SCALARS && kva_is(p, KVA_OP_transpose) && kva_constant_of(kva_operand(p, 0))) return true;
   if (!kva_is(p, KVA_OP_reshape)) return keeps_innermost(p);
   const kva_type *from = kva_operand_type(p, 0), *to = p->results[0].type;

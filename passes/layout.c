@@ -3,14 +3,14 @@
  * What: a convolution with constant filters, of floats or of bytes with sums in int32, gets them in panels
  * (kv.join_filters; of bytes in words, kv.unpack), and its result is transposed so that the channels of a position lie
  * side by side; who reads the result reads that through the inverse transposition. Element code, pools, concatenations,
- * pads, gathers, reductions, transpositions, shuffles of channels (layout_shuffle.c) and resizing (layout_resize.c)
- * after it work on the transposed tensor themselves, so that the inverse goes to the edge of a region of such nodes.
- * Convolutions there read it as they are: in their kernels both transpositions are index arithmetic
- * (codegen/kernels/cpu/contract/channels.c). Where a user allows it, those of 3 x 3 filters become transforms of tiles
- * and fewer products (layout_winograd.c). An image from outside of which each element has many products is transposed
- * by a kernel of its own. Batch normalisation becomes arithmetic, whose part without the image is one number a channel.
- * Before that, products of many rows and a constant matrix become convolutions of one tap (layout_products.c), which
- * are such from the start.
+ * pads, gathers, reductions, transpositions, shuffles of channels (layout_shuffle.c), resizing (layout_resize.c) and
+ * norms over positions (layout_norm.c) after it work on the transposed tensor themselves, so that the inverse goes to
+ * the edge of a region of such nodes. Convolutions there read it as they are: in their kernels both transpositions are
+ * index arithmetic (codegen/kernels/cpu/contract/channels.c). Where a user allows it, those of 3 x 3 filters become
+ * transforms of tiles and fewer products (layout_winograd.c). An image from outside of which each element has many
+ * products is transposed by a kernel of its own. Batch normalisation becomes arithmetic, whose part without the image
+ * is one number a channel. Before that, products of many rows and a constant matrix become convolutions of one tap
+ * (layout_products.c), which are such from the start.
  *
  * Algorithm: two sweeps. The first unites convolutions and what can follow them to regions, and weighs what the
  * convolutions of each gain against the elements that transpositions at its edges move. The second rewrites, node by
@@ -265,6 +265,15 @@ static kva_value *move_resize(kva_layout *l, kva_builder *b, kva_node *n) {
   return kva_layout_resize(b, n, last_of(l, kva_layout_resized(n)));
 }
 
+static bool norm_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  const kva_value *x = kva_layout_normalized(n);
+  return x && marked(l, x);
+}
+
+static kva_value *move_norm(kva_layout *l, kva_builder *b, kva_node *n) {
+  return kva_layout_norm(b, n, last_of(l, kva_layout_normalized(n)));
+}
+
 typedef struct follower {
   bool (*follows)(const kva_layout *l, const kva_node *n, marked_fn marked);
   kva_value *(*move)(kva_layout *l, kva_builder *b, kva_node *n); /* its result with channels last */
@@ -272,7 +281,8 @@ typedef struct follower {
 
 static const follower followers[] = {{elements_follow, move_elements}, {is_batch_norm, move_batch_norm},
                                      {axes_follow, move_axes},         {shuffle_follows, move_shuffle},
-                                     {resize_follows, move_resize},    {window_follows, move_window}};
+                                     {resize_follows, move_resize},    {norm_follows, move_norm},
+                                     {window_follows, move_window}};
 
 /* NULL: n does not follow. */
 static const follower *follower_of(const kva_layout *l, const kva_node *n, marked_fn marked) {
@@ -317,7 +327,7 @@ static bool moves_image(const kva_layout *l, const kva_node *n) {
 /* n is not in the region of its operands. Reductions read them in any order, and transpositions compose. */
 static void leave(const kva_layout *l, const kva_node *n) {
   if (n->op->traits & KVA_READS_ONCE || kva_is(n, KVA_OP_transpose)) return;
-  if (kva_layout_begins_shuffle(n) || kva_layout_begins_resize(n)) return;
+  if (kva_layout_begins_shuffle(n) || kva_layout_begins_resize(n) || kva_layout_begins_norm(n)) return;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = kva_operand(n, i);
     kva_layout_region *r = region_of(l, v);
@@ -328,6 +338,7 @@ static void leave(const kva_layout *l, const kva_node *n) {
 static void join(const kva_layout *l, const kva_node *n) {
   kva_layout_region *r = region_of(l, kva_layout_shuffled(n));
   if (!r) r = region_of(l, kva_layout_resized(n));
+  if (!r) r = region_of(l, kva_layout_normalized(n));
   if (r) {
     note(l, &n->results[0], r);
     return;

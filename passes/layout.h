@@ -64,6 +64,14 @@ bool kva_layout_begins_resize(const kva_node *n);
 kva_value *kva_layout_resize(kva_builder *b, const kva_node *n, kva_value *last);
 kva_value *kva_layout_resize_list(kva_builder *b, const kva_node *n, kva_value *list); /* [N, positions, C] */
 
+/* layout_norm.c: what n normalises over positions of channels or of their groups, if it is or ends such a norm; NULL:
+ * it does not. */
+kva_value *kva_layout_normalized(const kva_node *n);
+/* n is the reshape before it. */
+bool kva_layout_begins_norm(const kva_node *n);
+/* The result of n, which ends it, with channels last; last: what it normalises, with channels last. */
+kva_value *kva_layout_norm(kva_builder *b, const kva_node *n, kva_value *last);
+
 /* layout_products.c: products with constants in g become convolutions. Constants of all graphs are counted before. */
 void kva_layout_count_readers(kva_layout *l, const kva_graph *g);
 bool kva_layout_products(kva_layout *l, kva_graph *g);

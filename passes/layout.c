@@ -484,6 +484,7 @@ kva_status kva_opt_layout(kva_module *m, const kva_pass_options *o, bool *change
   for (uint32_t i = 0; i < graphs.len; i++) kva_layout_count_readers(&l, graphs.data[i]);
   for (uint32_t i = 0; i < graphs.len; i++) {
     *changed |= kva_layout_products(&l, graphs.data[i]);
+    *changed |= kva_layout_apart(&l, graphs.data[i]);
     l.regions = kva_map_create(scratch), l.last = kva_map_create(scratch);
     weigh(&l, graphs.data[i]);
     rewrite(&l, graphs.data[i], changed);

@@ -72,6 +72,9 @@ bool kva_layout_begins_norm(const kva_node *n);
 /* The result of n, which ends it, with channels last; last: what it normalises, with channels last. */
 kva_value *kva_layout_norm(kva_builder *b, const kva_node *n, kva_value *last);
 
+/* layout_apart.c: transposed convolutions in g whose windows lie side by side become convolutions of one tap. */
+bool kva_layout_apart(kva_layout *l, kva_graph *g);
+
 /* layout_products.c: products with constants in g become convolutions. Constants of all graphs are counted before. */
 void kva_layout_count_readers(kva_layout *l, const kva_graph *g);
 bool kva_layout_products(kva_layout *l, kva_graph *g);

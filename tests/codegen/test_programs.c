@@ -120,6 +120,12 @@ static const program networks[] = {
              "  c = kv.matmul <transpose_b = true> (kv.reshape <shape = [384, 7]> (a * s + t), lines)\n"
              "  b = kv.gather <axis = 2> (kv.reshape <shape = [2, 32, 6, 4]> (c), i) * f\n",
              "5, 4")},
+    {"transposed convolutions side by side",
+     "main (float[2, 8, 5, 3] x, float[2, 8, 9] l) => (float[2, 12, 10, 9] y, float[2, 20, 36] z) {\n"
+     "  v = kv.sin(kv.reshape <shape = [8, 12, 2, 3]> (kv.iota <shape = [576], dtype = float> ()))\n"
+     "  w = kv.cos(kv.reshape <shape = [8, 20, 4]> (kv.iota <shape = [640], dtype = float> ()))\n"
+     "  y = kv.relu(kv.conv_input_grad <strides = [2, 3], spatial = [10, 9]> (x, v))\n"
+     "  z = kv.conv_input_grad <strides = [4], spatial = [36]> (l, w)\n}"},
     {"lists of positions",
      "main (float[2, 12, 40] x) => (float[2, 32, 3, 4] y, float[2, 32, 3, 8] z) {\n"
      "  w = kv.sin(kv.reshape <shape = [32, 40, 3, 3]> (kv.iota <shape = [11520], dtype = float> ()))\n"

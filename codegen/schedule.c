@@ -289,7 +289,7 @@ static void schedule_top(schedule *s, kva_kinstr *i) {
 
 static void schedule_body(schedule *s) {
   KVA_VEC(kva_kinstr *) nests = {0};
-  bool free_order = kva_sched_independent(s->k);
+  bool free_order = kva_sched_cut_rows(s->k) || kva_sched_independent(s->k); /* pieces of a loop write apart */
   for (kva_kinstr *i = s->k->body->first, *next; i; i = next) {
     next = i->next;
     kva_kinstr *before = i->prev;

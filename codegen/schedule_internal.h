@@ -69,6 +69,8 @@ kva_kinstr *kva_sched_same_operand(const kva_kinstr *i);
 
 /* Cuts VECTOR loops where comparisons of their variable with constants change, into pieces of a vector or more. */
 void kva_sched_pieces(kva_kernel *k, const kva_target *target);
+/* Cuts a loop around the innermost one of the kernel's only nest likewise, if it has many pieces. */
+bool kva_sched_cut_rows(kva_kernel *k);
 /* Those that a loop would be cut into, at least 1. lanes: of f32. */
 uint32_t kva_sched_count_pieces(kva_kernel *k, const kva_kloop *l, int64_t lanes);
 

@@ -4,10 +4,17 @@
  *   vector i < 96 { x = i < 64 ? a[i] : b[i - 64] }   ->   vector i < 64 { x = a[i] }; vector i < 32 { x = b[i] }
  *
  * Only at borders between pieces of at least a vector's length. Runs after loops have their kinds: what was chosen by
- * the whole loop, its order and its blocks, stays. */
+ * the whole loop, its order and its blocks, stays.
+ *
+ * Loops around those in lanes become several where many tensors are joined along their axis, before anything is chosen:
+ * what a row of one does not read is not there then. */
 #include "codegen/schedule_internal.h"
 
-enum { MAX_PIECES = 128 };
+enum {
+  MAX_PIECES = 128,
+  MANY_PIECES = 8,      /* fewer cost rows less than the code for each */
+  MAX_INSTRS = 1 << 15, /* of all copies before they are folded */
+};
 
 typedef struct pieces {
   kva_kernel *k;
@@ -15,6 +22,7 @@ typedef struct pieces {
   const kva_kloop *loop;
   int64_t ends[MAX_PIECES]; /* increasing; the last one is the loop's extent */
   uint32_t n;
+  uint32_t instrs; /* in the loop */
   bool suits;
 } pieces;
 
@@ -37,7 +45,8 @@ static void find_border(void *user, kva_kinstr *i) {
   pieces *p = user;
   const kva_expr *x, *y, *factor, *rest;
   int64_t sign, offset, extent = p->ends[p->n - 1];
-  if (i->op == KVA_K_LOOP || i->op == KVA_K_IF) p->suits = false;
+  if ((i->op == KVA_K_LOOP && p->loop->kind == KVA_K_VECTOR) || i->op == KVA_K_IF) p->suits = false;
+  p->instrs++;
   if (!p->suits || !kva_sched_compares(p->k, i, &x, &y)) return;
   const kva_expr *lead = kva_expr_sub(p->k->exprs, y, x);
   if (!kva_expr_affine(p->k->exprs, lead, p->loop->var, &factor, &rest)) return;
@@ -69,19 +78,23 @@ static void fold_comparison(const pieces *p, kva_kinstr *i) {
   if (holds || fails) kva_sched_become_constant(i, holds);
 }
 
-static void fold(const pieces *p, const kva_kloop *piece) {
-  kva_arena *scratch = kva_arena_create();
-  kva_map *same = kva_map_create(scratch);
-  for (kva_kinstr *i = piece->body->first; i; i = i->next) {
+static void fold_in(const pieces *p, kva_map *same, kva_kregion *r) {
+  for (kva_kinstr *i = r->first; i; i = i->next) {
     for (uint32_t a = 0; a < i->n_args; a++) {
       kva_kinstr *v = kva_map_get(same, &i->args[a], sizeof i->args[a]);
       if (v) i->args[a] = v;
     }
+    if (i->op == KVA_K_LOOP) fold_in(p, same, i->loop->body);
     fold_comparison(p, i);
     kva_sched_fold_predicate(i);
     kva_kinstr *v = kva_sched_same_operand(i);
     if (v) kva_map_set(same, &i, sizeof i, v);
   }
+}
+
+static void fold(const pieces *p, const kva_kloop *piece) {
+  kva_arena *scratch = kva_arena_create();
+  fold_in(p, kva_map_create(scratch), piece->body);
   kva_arena_destroy(scratch);
 }
 
@@ -90,11 +103,16 @@ static void fold(const pieces *p, const kva_kloop *piece) {
 /* Iterations first .. end - 1 of the loop, before it. */
 static void add_piece(const pieces *p, int64_t first, int64_t end) {
   kva_kernel *k = p->k;
-  kva_kloop *piece = kva_k_loop_create(k, KVA_K_VECTOR, kva_expr_const(k->exprs, end - first), p->loop->var->name);
+  kva_kloop *piece = kva_k_loop_create(k, p->loop->kind, kva_expr_const(k->exprs, end - first), p->loop->var->name);
   const kva_expr *i = kva_expr_addi(k->exprs, piece->var, first);
   kva_k_insert(p->loop->instr->region, p->loop->instr, piece->instr);
   kva_sched_move(kva_k_copy(k, p->loop->instr, 1, &p->loop->var, &i)->loop->body, piece->body);
   fold(p, piece);
+}
+
+static void split(const pieces *p) {
+  for (uint32_t n = 0; n < p->n; n++) add_piece(p, n ? p->ends[n - 1] : 0, p->ends[n]);
+  kva_k_unlink(p->loop->instr);
 }
 
 static void split_in(pieces *p, kva_kregion *r) {
@@ -105,9 +123,7 @@ static void split_in(pieces *p, kva_kregion *r) {
     if (i->op != KVA_K_LOOP) continue;
     split_in(p, i->loop->body);
     p->loop = i->loop;
-    if (!find_pieces(p)) continue;
-    for (uint32_t n = 0; n < p->n; n++) add_piece(p, n ? p->ends[n - 1] : 0, p->ends[n]);
-    kva_k_unlink(i);
+    if (find_pieces(p)) split(p);
   }
 }
 
@@ -118,4 +134,28 @@ uint32_t kva_sched_count_pieces(kva_kernel *k, const kva_kloop *l, int64_t lanes
 
 void kva_sched_pieces(kva_kernel *k, const kva_target *target) {
   split_in(&(pieces){.k = k, .lanes = target->vector_bytes / 4}, k->body);
+}
+
+/* NULL: there are several, or something else has effects. */
+static kva_kloop *only_nest(const kva_kernel *k) {
+  kva_kloop *found = NULL;
+  for (kva_kinstr *i = k->body->first; i; i = i->next) {
+    if (i->op != KVA_K_LOOP && !kva_sched_has_effects(i)) continue;
+    if (found || i->op != KVA_K_LOOP) return NULL;
+    found = i->loop;
+  }
+  return found;
+}
+
+bool kva_sched_cut_rows(kva_kernel *k) {
+  for (kva_kloop *l = only_nest(k); l && l->kind == KVA_K_PARALLEL && !l->carries.len; l = kva_sched_sole_map(k, l)) {
+    pieces p = {.k = k, .loop = l, .n = 1, .suits = true};
+    if (!kva_expr_is_const(l->extent, &p.ends[0])) continue;
+    kva_k_each_instr_in(l->body, find_border, &p);
+    bool is_leaf = !kva_sched_sole_map(k, l);
+    if (is_leaf || !p.suits || p.n < MANY_PIECES || p.n * p.instrs > MAX_INSTRS) continue;
+    split(&p);
+    return true;
+  }
+  return false;
 }

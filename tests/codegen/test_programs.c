@@ -81,6 +81,14 @@ static const program programs[] = {
      "  a = kv.concat <axis = 1> (x, y, z) * 2.0\n"
      "  b = kv.tanh(kv.concat <axis = 1> (y, kv.concat <axis = 1> (z, x + 1.0), kv.concat <axis = 1> (x, y)))\n"
      "  c = kv.slice <starts = [4, 79], shape = [5, 80], steps = [-1, -1]> (kv.concat <axis = 1> (z, y, x)) + a\n}"},
+    {"concatenations of many rows, along the first axis and another one",
+     "main (float[1, 3, 20] x, float[2, 3, 20] y, float[5, 1, 17] z) => (float[12, 3, 20] a, float[3, 12, 20] b,\n"
+     "  float[5, 10, 17] c, float[5, 10] d) {\n"
+     "  a = kv.concat(x, y, x, y, y, x, y, x) * 2.0\n"
+     "  b = kv.transpose <perm = [1, 0, 2]> (kv.tanh(kv.concat(y, x, y, x, x, y, x, y)))\n"
+     "  c = kv.concat <axis = 1> (z, z, z + 1.0, z, z, z * 3.0, z, z, z, z) - 1.0\n"
+     "  d = kv.reduce_sum <axes = [2], keepdims = false> (kv.concat <axis = 1> (z, z, z + 1.0, z, z, z, z, z, z, "
+     "z))\n}"},
     {"concatenations of nothing", "main (double[3, 0, 4] x) => (double[3, 0, 4] y, double[0, 4] z) {\n"
                                   "  y = kv.concat <axis = 1> (x, kv.concat <axis = 1> (x, x))\n"
                                   "  z = kv.reshape <shape = [0, 4]> (y)\n}"},

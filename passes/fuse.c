@@ -325,6 +325,7 @@ static bool all_constant(const kva_type *t) {
 /* An image of one spatial axis is turned by the same transposition to channels last and back from there: the first of
  * two makes the memory that the second one gives its tile. */
 static bool is_turned_back(const kva_node *p) {
+  if (p->results[0].type->rank > 3) return false;
   for (const kva_use *u = p->results[0].uses; u; u = u->next)
     if (kva_is(u->user, KVA_OP_transpose)) return true;
   return false;

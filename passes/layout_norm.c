@@ -5,8 +5,8 @@
  * channels, as all have as many positions:
  *
  *   m = mean(x)     d = x - m     y = d / sqrt(mean(d d) + eps) * scale + bias */
-#include "ops/ids.h"
 #include "ops/check.h"
+#include "ops/ids.h"
 #include "passes/fuse_internal.h"
 #include "passes/layout.h"
 

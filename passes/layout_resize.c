@@ -3,7 +3,6 @@
  * result is then a weighted sum of gathered elements, whose channels are lanes. The product may stand between two
  * reshapes, which make a matrix of x and undo that. */
 #include "ops/ids.h"
-#include "ops/matmul.h"
 #include "passes/fuse_internal.h"
 #include "passes/layout.h"
 

@@ -124,6 +124,30 @@ static void replace(kva_layout *l, kva_builder *b, kva_value *v, kva_value *last
   if (region_of(l, v)) note(l, first, region_of(l, v));
 }
 
+/* ---- the way to a convolution ------------------------------------------------------------------------------------ */
+
+static bool leads(const kva_layout *l, const kva_node *n) {
+  return kva_map_get(l->leads, &n, sizeof n) != NULL;
+}
+
+static bool users_lead(const kva_layout *l, const kva_node *n) {
+  for (uint32_t r = 0; r < n->n_results; r++)
+    for (const kva_use *u = n->results[r].uses; u; u = u->next)
+      if (leads(l, u->user)) return true;
+  return false;
+}
+
+static void note_leading(kva_layout *l, const kva_graph *g) {
+  l->leads = kva_map_create(l->scratch);
+  for (const kva_node *n = g->last; n; n = n->prev)
+    if (kva_layout_suits(l, n) || users_lead(l, n)) kva_map_set(l->leads, &n, sizeof n, (void *)(uintptr_t)n);
+}
+
+/* n makes a larger image of x that no convolution reads: less is moved before than after. */
+static bool enlarges_for_others(const kva_layout *l, const kva_node *n, const kva_value *x) {
+  return elements_of(l, n->results[0].type) > elements_of(l, x->type) && !users_lead(l, n);
+}
+
 /* ---- what follows the layout of its operands --------------------------------------------------------------------- */
 
 typedef bool (*marked_fn)(const kva_layout *l, const kva_value *v);
@@ -198,7 +222,7 @@ static kva_value *move_elements(kva_layout *l, kva_builder *b, kva_node *n) {
 
 /* Operators whose rows say how they are done with axes moved. */
 static bool axes_follow(const kva_layout *l, const kva_node *n, marked_fn marked) {
-  if (!n->op->permute) return false;
+  if (!n->op->permute || (kva_is(n, KVA_OP_gather) && enlarges_for_others(l, n, kva_operand(n, 0)))) return false;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = kva_operand(n, i);
     if (v && v->type->rank == n->results[0].type->rank && marked(l, v)) return true;
@@ -258,7 +282,7 @@ static kva_value *move_shuffle(kva_layout *l, kva_builder *b, kva_node *n) {
 
 static bool resize_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
   const kva_value *x = kva_layout_resized(n);
-  return x && marked(l, x);
+  return x && marked(l, x) && !enlarges_for_others(l, n, x);
 }
 
 static kva_value *move_resize(kva_layout *l, kva_builder *b, kva_node *n) {
@@ -486,6 +510,7 @@ kva_status kva_opt_layout(kva_module *m, const kva_pass_options *o, bool *change
     *changed |= kva_layout_products(&l, graphs.data[i]);
     *changed |= kva_layout_apart(&l, graphs.data[i]);
     l.regions = kva_map_create(scratch), l.last = kva_map_create(scratch);
+    note_leading(&l, graphs.data[i]);
     weigh(&l, graphs.data[i]);
     rewrite(&l, graphs.data[i], changed);
   }

@@ -16,6 +16,7 @@ typedef struct kva_layout {
   kva_arena *scratch;
   kva_map *regions;     /* value -> kva_layout_region * */
   kva_map *last;        /* value -> the same with channels last */
+  kva_map *leads;       /* nodes that are convolutions for this pass, or lead to one */
   kva_map *packed;      /* data of filters -> kva_tensor_data * */
   kva_map *transformed; /* data of filters, or what uniform ones are -> their transforms, kva_tensor_data * */
   kva_map *matrices;    /* data of matrices and their orientation -> panels, kva_tensor_data * */

@@ -298,6 +298,20 @@ static kva_value *move_norm(kva_layout *l, kva_builder *b, kva_node *n) {
   return kva_layout_norm(b, n, last_of(l, kva_layout_normalized(n)));
 }
 
+/* The image of which a chain of nodes that ends with n is one step of a region; NULL: it ends none. */
+static const kva_value *source_of_chain(const kva_node *n) {
+  const kva_value *x = kva_layout_shuffled(n);
+  if (!x) x = kva_layout_resized(n);
+  return x ? x : kva_layout_normalized(n);
+}
+
+/* n is the first of three nodes that are one step: a reshape before what the last one undoes. */
+static bool begins_chain(const kva_node *n) {
+  const kva_use *second = n->n_results == 1 && kva_is(n, KVA_OP_reshape) ? n->results[0].uses : NULL;
+  const kva_use *last = second && second->user->n_results ? second->user->results[0].uses : NULL;
+  return last && source_of_chain(last->user) == kva_operand(n, 0);
+}
+
 typedef struct follower {
   bool (*follows)(const kva_layout *l, const kva_node *n, marked_fn marked);
   kva_value *(*move)(kva_layout *l, kva_builder *b, kva_node *n); /* its result with channels last */
@@ -344,14 +358,14 @@ static double gain_of(const kva_layout *l, const kva_node *n) {
 
 /* The image of a convolution that another layout would slow down. */
 static bool moves_image(const kva_layout *l, const kva_node *n) {
-  if (kva_layout_is_depthwise(n)) return true;
+  if (kva_layout_is_depthwise(n) || kva_layout_needs_place(n)) return true;
   return is_transformed(l, n) || products_of(l, n) >= MIN_PRODUCTS * elements_of(l, kva_operand_type(n, 0));
 }
 
 /* n is not in the region of its operands. Reductions read them in any order, and transpositions compose. */
 static void leave(const kva_layout *l, const kva_node *n) {
   if (n->op->traits & KVA_READS_ONCE || kva_is(n, KVA_OP_transpose)) return;
-  if (kva_layout_begins_shuffle(n) || kva_layout_begins_resize(n) || kva_layout_begins_norm(n)) return;
+  if (begins_chain(n)) return;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = kva_operand(n, i);
     kva_layout_region *r = region_of(l, v);
@@ -360,9 +374,7 @@ static void leave(const kva_layout *l, const kva_node *n) {
 }
 
 static void join(const kva_layout *l, const kva_node *n) {
-  kva_layout_region *r = region_of(l, kva_layout_shuffled(n));
-  if (!r) r = region_of(l, kva_layout_resized(n));
-  if (!r) r = region_of(l, kva_layout_normalized(n));
+  kva_layout_region *r = region_of(l, source_of_chain(n));
   if (r) {
     note(l, &n->results[0], r);
     return;

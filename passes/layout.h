@@ -29,6 +29,8 @@ const kva_node *kva_layout_uniform(const kva_value *w, double *out_x);
 bool kva_layout_is_depthwise(const kva_node *n);
 /* The filters of n in panels, if a convolution with channels last takes them. */
 bool kva_layout_suits(const kva_layout *l, const kva_node *n);
+/* n suits only because its kernel reads the image where it lies, which then has channels last. */
+bool kva_layout_needs_place(const kva_node *n);
 /* Filters that panels have beyond n's, for each of n's. */
 double kva_layout_padding(const kva_layout *l, const kva_node *n);
 /* Channels that its image and kva_layout_filters have beyond n's, for words of bytes. */
@@ -49,7 +51,6 @@ kva_value *kva_layout_winograd(kva_layout *l, kva_builder *b, const kva_node *n,
 
 /* layout_shuffle.c: what n's channels are a shuffle of, if n ends one; NULL: it ends none. */
 kva_value *kva_layout_shuffled(const kva_node *n);
-bool kva_layout_begins_shuffle(const kva_node *n);
 /* The result of n, which ends one, with channels last; x: what it shuffles, with channels last. */
 kva_value *kva_layout_shuffle(kva_builder *b, const kva_node *n, kva_value *x);
 
@@ -58,9 +59,8 @@ kva_value *kva_layout_shuffle(kva_builder *b, const kva_node *n, kva_value *x);
 kva_value *kva_layout_resized(const kva_node *n);
 /* The same of a list [N, C, positions], which is an image. */
 kva_value *kva_layout_resized_list(const kva_node *n);
-/* The product is a part of such nodes; n is the reshape before it. */
+/* The product is a part of such nodes. */
 bool kva_layout_resizes(const kva_node *product);
-bool kva_layout_begins_resize(const kva_node *n);
 /* The result of n, which ends them, with channels last; last: what it resizes, with channels last. */
 kva_value *kva_layout_resize(kva_builder *b, const kva_node *n, kva_value *last);
 kva_value *kva_layout_resize_list(kva_builder *b, const kva_node *n, kva_value *list); /* [N, positions, C] */
@@ -68,8 +68,6 @@ kva_value *kva_layout_resize_list(kva_builder *b, const kva_node *n, kva_value *
 /* layout_norm.c: what n normalises over positions of channels or of their groups, if it is or ends such a norm; NULL:
  * it does not. */
 kva_value *kva_layout_normalized(const kva_node *n);
-/* n is the reshape before it. */
-bool kva_layout_begins_norm(const kva_node *n);
 /* The result of n, which ends it, with channels last; last: what it normalises, with channels last. */
 kva_value *kva_layout_norm(kva_builder *b, const kva_node *n, kva_value *last);
 

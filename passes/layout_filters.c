@@ -14,7 +14,6 @@ enum {
   MAX_PATCH = 1 << 15, /* elements that a row of four results reads: half of what a kernel copies at once */
   LARGE = 1 << 21,     /* bytes */
   /* for which codegen/kernels/cpu/contract/channels.c copies no part of the image on any CPU */
-  MIN_FILTERS_IN_PLACE = 32,
   MIN_CHANNELS_IN_PLACE = 256,
   MIN_COLUMNS_IN_PLACE = 14,
   WORD = KVA_CODES_PER_WORD,
@@ -71,20 +70,22 @@ static bool is_of_bytes(const kva_node *n) {
 static bool is_read_in_place(const kva_node *n) {
   const kva_type *w = kva_operand_type(n, 1), *y = n->results[0].type;
   if (kva_layout_is_depthwise(n) || is_of_bytes(n)) return false;
-  return kva_type_extent(w, 0) >= MIN_FILTERS_IN_PLACE && kva_type_extent(w, 1) >= MIN_CHANNELS_IN_PLACE &&
-         kva_type_extent(y, y->rank - 1) >= MIN_COLUMNS_IN_PLACE;
+  return kva_type_extent(w, 1) >= MIN_CHANNELS_IN_PLACE && kva_type_extent(y, y->rank - 1) >= MIN_COLUMNS_IN_PLACE;
 }
 
-/* A window of the image, which is copied otherwise. */
+/* Its kernel can copy what a row of results reads. */
 static bool fits(const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);
   kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
-  if (is_read_in_place(n)) return true;
   int64_t elements = kva_layout_is_depthwise(n) ? 3 * (int64_t)LANES : kva_type_extent(w, 1);
   for (uint32_t d = 0; d < window.n; d++)
     elements *= (window.kernel[d] - 1) * window.dilation[d] + 1 + (d + 1 == window.n ? 3 * window.stride[d] : 0);
   return elements <= MAX_PATCH;
+}
+
+bool kva_layout_needs_place(const kva_node *n) {
+  return !fits(n) && is_read_in_place(n);
 }
 
 int64_t kva_layout_missing_channels(const kva_node *n) {
@@ -110,7 +111,7 @@ bool kva_layout_suits(const kva_layout *l, const kva_node *n) {
   for (uint32_t d = 1; d < y->rank; d++)
     if (!kva_type_extent(y, d) || !kva_type_extent(x, d)) return false;
   int64_t groups = kva_layout_is_depthwise(n) ? 1 : ((const kva_conv_attrs *)n->attrs)->group;
-  return kva_type_extent(w, 0) / groups >= MIN_FILTERS && fits(n) && panel_of_node(l, n) > 0;
+  return kva_type_extent(w, 0) / groups >= MIN_FILTERS && (fits(n) || is_read_in_place(n)) && panel_of_node(l, n) > 0;
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */

@@ -52,12 +52,6 @@ kva_value *kva_layout_normalized(const kva_node *n) {
   return find(n, &m) ? m.x : NULL;
 }
 
-bool kva_layout_begins_norm(const kva_node *n) {
-  const kva_use *u = n->n_results == 1 && kva_is(n, KVA_OP_reshape) ? n->results[0].uses : NULL;
-  const kva_use *end = u && kva_is(u->user, KVA_OP_layer_norm) ? u->user->results[0].uses : NULL;
-  return end && kva_layout_normalized(end->user) == kva_operand(n, 0);
-}
-
 /* ---- with channels last ------------------------------------------------------------------------------------------ */
 
 /* v, which has an element a group or a channel in its last axis, with one a channel in `rank` axes, as many of v's

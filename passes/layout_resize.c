@@ -86,12 +86,6 @@ bool kva_layout_resizes(const kva_node *product) {
   return find(product, &r) || (u && !u->next && u->user->n_results == 1 && find(u->user, &r));
 }
 
-bool kva_layout_begins_resize(const kva_node *n) {
-  const kva_use *product = n->n_results ? n->results[0].uses : NULL;
-  const kva_use *end = product && product->user->n_results ? product->user->results[0].uses : NULL;
-  return kva_is(n, KVA_OP_reshape) && end && kva_layout_resized(end->user) == kva_operand(n, 0);
-}
-
 /* ---- with channels last ------------------------------------------------------------------------------------------ */
 
 typedef struct neighbours {

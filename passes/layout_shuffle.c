@@ -39,12 +39,6 @@ kva_value *kva_layout_shuffled(const kva_node *n) {
   return moves_parts(move->attrs, parts->rank, parts_of(x->type, parts)) ? x : NULL;
 }
 
-bool kva_layout_begins_shuffle(const kva_node *n) {
-  const kva_use *move = n->n_results ? n->results[0].uses : NULL;
-  const kva_use *join = move && kva_is(move->user, KVA_OP_transpose) ? move->user->results[0].uses : NULL;
-  return join && kva_layout_shuffled(join->user) && kva_operand(kva_operand(join->user, 0)->def, 0)->def == n;
-}
-
 kva_value *kva_layout_shuffle(kva_builder *b, const kva_node *n, kva_value *x) {
   const kva_node *move = kva_operand(n, 0)->def;
   const kva_type *split = kva_operand_type(move, 0);

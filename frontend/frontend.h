@@ -37,6 +37,9 @@ typedef struct kva_load_options {
   /* Every extent above 1 of an input of an ONNX graph is a symbol of its own; what types declare is not compared. To
    * see what a model asks of its shapes. */
   bool free_extents;
+  /* Dropout and BatchNormalization of an ONNX graph in training mode do in training steps alone what that mode means
+   * (ops/dropout.c, ops/batch_norm.c); else they are inference. */
+  bool inference;
   bool in_memory;              /* the model has no folder: external data is an error */
   const kva_module *data_from; /* a dump borrows large constants, printed as hashes, from here; or NULL */
   /* Called for every input of an ONNX graph (NULL: never). Returns a value that replaces the input by a constant, else

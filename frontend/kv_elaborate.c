@@ -124,11 +124,22 @@ static void elaborate_items(kva_elab *e) {
   kva_el_check_pins(e);
 }
 
+/* Names that occur more than once: all that are read, and some others. */
+static const kva_map *names_read(const kva_tokens *t, kva_arena *arena) {
+  kva_map *found = kva_map_create(arena), *read = kva_map_create(arena);
+  for (uint32_t i = 0; i < t->token.len; i++) {
+    const char *name = t->token.data[i].text;
+    if (name) kva_map_set_str(kva_map_get_str(found, name) ? read : found, name, found);
+  }
+  return read;
+}
+
 /* Returns KVA_UNSUPPORTED if all errors are about unsupported constructs. */
 static kva_status elaborate(kva_module *m, const kva_ast *ast, const kva_load_options *options, kva_arena *scratch) {
   kva_elab e = {.scratch = scratch, .m = m, .options = options, .ast = ast, .errors_before = kva_diag_errors(m->diag)};
   e.onnx = (kva_onnx_ctx){.b = {.m = m}, .diag = m->diag, .arena = scratch, .opset = KVA_ONNX_NEWEST_OPSET};
   e.onnx.contents = kva_map_create(scratch);
+  if (options && options->inference) e.onnx.read = names_read(&ast->tokens, scratch);
   e.hyper = kva_map_create(scratch);
   e.symbols = kva_map_create(scratch);
   e.functions = kva_map_create(scratch);

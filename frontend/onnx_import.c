@@ -467,6 +467,35 @@ static kva_status import_outputs(kva_import *im, const kva_import_scope *s, cons
   return im->c.b.failed ? KVA_INVALID : KVA_OK;
 }
 
+static void note_read(kva_import *im, kva_map *read, size_t n, char *const *names) {
+  for (size_t i = 0; i < n; i++) kva_map_set_str(read, kva_pb_str(names[i]), im);
+}
+
+static void note_reads(kva_import *im, kva_map *read, size_t n, kva_pb_node *const *nodes) {
+  for (size_t i = 0; i < n; i++) {
+    note_read(im, read, nodes[i]->n_input, nodes[i]->input);
+    for (size_t a = 0; a < nodes[i]->n_attribute; a++) {
+      const kva_pb_graph *g = nodes[i]->attribute[a]->g;
+      if (!g) continue;
+      note_reads(im, read, g->n_node, g->node);
+      for (size_t k = 0; k < g->n_output; k++) note_read(im, read, 1, &g->output[k]->name);
+    }
+  }
+}
+
+/* The names that nodes and outputs of any graph or function read. */
+static const kva_map *names_read(kva_import *im) {
+  const kva_pb_model *m = im->model;
+  kva_map *read = kva_map_create(im->c.arena);
+  note_reads(im, read, m->graph->n_node, m->graph->node);
+  for (size_t i = 0; i < m->graph->n_output; i++) note_read(im, read, 1, &m->graph->output[i]->name);
+  for (size_t i = 0; i < m->n_functions; i++) {
+    note_reads(im, read, m->functions[i]->n_node, m->functions[i]->node);
+    note_read(im, read, m->functions[i]->n_output, m->functions[i]->output);
+  }
+  return read;
+}
+
 static kva_status import_graph(kva_import *im) {
   const kva_pb_graph *g = im->model->graph;
   kva_import_frame main = {.n_imports = im->model->n_opset_import, .imports = im->model->opset_import};
@@ -475,6 +504,7 @@ static kva_status import_graph(kva_import *im) {
   im->m->name = kva_arena_strdup(im->m->arena, *kva_pb_str(g->name) ? g->name : "model");
   f->loc = im->loc;
   im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc, .assumes = true};
+  if (im->options && im->options->inference) im->c.read = names_read(im);
   KVA_TRY(import_inputs(im, &scope, g));
   KVA_TRY(kva_import_initializers(im, &scope, g, im->raw));
   check_initializers(im, &scope, g->n_input, g->input);

@@ -1,34 +1,9 @@
 /* Rules: normalisations. Group and instance normalisation are layer normalisation of a reshaped tensor. */
 #include "frontend/onnx_rules.h"
+#include "ops/batch_norm.h"
 #include "ops/ids.h"
 
 /* ---- batch ------------------------------------------------------------------------------------------------------- */
-
-static void all_but_channels(uint32_t rank, kva_ints *out, int64_t *axes) {
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < rank; i++)
-    if (i != 1) axes[n++] = i;
-  *out = (kva_ints){n, axes};
-}
-
-/* momentum * running + (1 - momentum) * current */
-static kva_value *running(kva_onnx_call *k, kva_value *old, kva_value *current, double momentum) {
-  kva_builder *b = k->b;
-  current = kva_cast(b, current, old->type->dtype);
-  return kva_add(b, kva_mul(b, old, kva_scalar_like(b, old, momentum)),
-                 kva_mul(b, current, kva_scalar_like(b, old, 1 - momentum)));
-}
-
-/* Mean and (biased) variance of the batch, as vectors. */
-static void batch_statistics(kva_onnx_call *k, kva_value *x, kva_value **mean, kva_value **var) {
-  kva_builder *b = k->b;
-  kva_ints axes;
-  int64_t list[KVA_MAX_RANK];
-  all_but_channels(x->type->rank, &axes, list);
-  *mean = kva_reduce(b, KVA_OP_reduce_mean, x, axes.n, axes.v, false);
-  kva_value *centred = kva_sub(b, x, kva_onnx_channels(b, *mean, x->type->rank));
-  *var = kva_reduce(b, KVA_OP_reduce_mean, kva_mul(b, centred, centred), axes.n, axes.v, false);
-}
 
 kva_status kva_onnx_batch_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
@@ -38,12 +13,14 @@ kva_status kva_onnx_batch_norm(kva_onnx_call *k) {
   if (k->version < 9 && !kva_onnx_int(k, "spatial", 1))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "spatial = 0 (statistics per position)");
   for (uint32_t i = 0; i < 5; i++) in[i] = kva_cast(b, kva_onnx_in(k, i), x->type->dtype);
-  if (k->version >= 14 && kva_onnx_int(k, "training_mode", 0)) {
-    batch_statistics(k, x, &in[3], &in[4]);
-    kva_onnx_set_out(k, 1, running(k, kva_onnx_in(k, 3), in[3], momentum));
-    kva_onnx_set_out(k, 2, running(k, kva_onnx_in(k, 4), in[4], momentum));
+  kva_batch_norm_attrs attrs = {.eps = kva_onnx_float(k, "epsilon", 1e-5), .momentum = momentum};
+  bool by_batch = k->version >= 14 && kva_onnx_int(k, "training_mode", 0);
+  attrs.training = by_batch && kva_onnx_as_inference(k, 1) && kva_onnx_as_inference(k, 2);
+  if (by_batch && !attrs.training) kva_batch_statistics(b, x, &in[KVA_NORM_MEAN], &in[KVA_NORM_VAR]);
+  for (uint32_t i = 1; by_batch && i <= 2; i++) {
+    kva_value *old = kva_onnx_in(k, 2 + i), *current = in[2 + i];
+    kva_onnx_set_out(k, i, attrs.training ? old : kva_running_statistic(b, old, current, momentum));
   }
-  kva_batch_norm_attrs attrs = {.eps = kva_onnx_float(k, "epsilon", 1e-5)};
   return kva_onnx_done(k, kva_build(b, KVA_OP_batch_norm, 5, in, &attrs));
 }
 

@@ -126,13 +126,26 @@ static kva_status dropout_outputs(kva_onnx_call *k, kva_value *y, kva_value *mas
   return kva_onnx_done(k, y);
 }
 
+/* Whether training steps drop elements by a ratio that is known, and nobody reads which: an operator of the IR. */
+static bool is_of_training(kva_onnx_call *k, const kva_value *mode, const kva_value *ratio, double *out) {
+  const kva_ref_tensor *r = ratio ? kva_onnx_constant(k->c, ratio) : NULL;
+  *out = r && r->n == 1 ? kva_ref_tensor_get(r, 0) : 0.5;
+  return kva_onnx_as_inference(k, 1) && kva_onnx_constant(k->c, mode) && (r || !ratio) && *out >= 0 && *out < 1;
+}
+
 /* Ratio and mode are inputs since opset 12; before, and where one of them is known to be off, nothing is dropped. */
+
 kva_status kva_onnx_dropout(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *ratio = kva_onnx_in(k, 1), *mode = kva_onnx_in(k, 2), *u = NULL;
+  double fixed;
   kva_value *one = kva_const_scalar(b, k->version < 10 ? x->type->dtype : KVA_BOOL, 1);
   if (k->version < 12 || !mode || known_zero(k, mode) || known_zero(k, ratio))
     return dropout_outputs(k, x, kva_expand_like(b, one, x->type));
+  if (is_of_training(k, mode, ratio, &fixed)) {
+    kva_value *y = kva_build(b, KVA_OP_dropout, 1, &x, &(kva_dropout_attrs){.ratio = fixed});
+    return dropout_outputs(k, y, kva_expand_like(b, one, x->type));
+  }
   kva_value *wide = kva_onnx_widen(b, x);
   KVA_TRY(draw(k, false, x->type->rank, x->type->dims, wide->type->dtype, &u));
   mode = kva_reshape(b, kva_cast(b, mode, KVA_BOOL), 0, NULL);

@@ -113,6 +113,11 @@ bool kva_onnx_wants(const kva_onnx_call *k, uint32_t i) {
   return i < k->n->n_outputs && k->n->output_names[i] && *k->n->output_names[i];
 }
 
+bool kva_onnx_as_inference(const kva_onnx_call *k, uint32_t i) {
+  if (!k->c->read || k->b->graph->owner) return false;
+  return !kva_onnx_wants(k, i) || !kva_map_get_str(k->c->read, k->n->output_names[i]);
+}
+
 void kva_onnx_set_out(kva_onnx_call *k, uint32_t i, kva_value *v) {
   if (i < k->n->n_outputs) k->out[i] = v;
 }

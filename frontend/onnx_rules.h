@@ -36,6 +36,9 @@ static inline kva_value *kva_onnx_in(const kva_onnx_call *k, uint32_t i) {
   return i < k->n->n_inputs ? k->n->inputs[i] : NULL;
 }
 bool kva_onnx_wants(const kva_onnx_call *k, uint32_t i);
+/* Whether a node in training mode is inference outside of training steps (kva_load_options.inference). Not where
+ * somebody reads its output i, which is of the mode, nor in sub-graphs. */
+bool kva_onnx_as_inference(const kva_onnx_call *k, uint32_t i);
 void kva_onnx_set_out(kva_onnx_call *k, uint32_t i, kva_value *v);
 /* Sets output 0 and returns KVA_OK; usually the last line of a rule. */
 kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v);

@@ -1,9 +1,13 @@
 /* batch_norm(x[N, C, ...], scale[C], bias[C], mean[C], var[C]): y = (x - mean) * r * scale + bias with
- * r = 1 / sqrt(var + eps), the inference form: mean and variance are operands. (Training computes them with
- * reductions.) Gradient, with xhat = (x - mean) * r, sums over all axes but the channel's: dx = dy * scale * r; dscale
- * = sum dy * xhat; dbias = sum dy; dmean = -scale * r * sum dy; dvar = -scale * r^2 / 2 * sum dy * xhat. Tolerance 8: a
- * root, a division and four roundings; relative to the largest of |x|, |mean| where they cancel. */
-#include "ops/build.h"
+ * r = 1 / sqrt(var + eps), the inference form: mean and variance are operands. With `training`, a training step
+ * (passes/train_norm.c) takes those of x instead, and moves the operands towards them:
+ *
+ *   running = momentum * running + (1 - momentum) * current      (ONNX BatchNormalization 14, training_mode)
+ *
+ * Gradient of the inference form, with xhat = (x - mean) * r, sums over all axes but the channel's: dx = dy * scale *
+ * r; dscale = sum dy * xhat; dbias = sum dy; dmean = -scale * r * sum dy; dvar = -scale * r^2 / 2 * sum dy * xhat.
+ * Tolerance 8: a root, a division and four roundings; relative to the largest of |x|, |mean| where they cancel. */
+#include "ops/batch_norm.h"
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
@@ -15,7 +19,7 @@
 
 KVA_OP_FUNCTIONS(batch_norm)
 
-enum { X, SCALE, BIAS, MEAN, VAR };
+enum { X = KVA_NORM_X, SCALE = KVA_NORM_SCALE, BIAS = KVA_NORM_BIAS, MEAN = KVA_NORM_MEAN, VAR = KVA_NORM_VAR };
 
 /* Channels are axis 1 of x and all that the others have. */
 int kva_batch_norm_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
@@ -31,6 +35,9 @@ kva_status kva_batch_norm_infer(kva_module *m, const kva_node *n, const kva_type
     KVA_TRY(kva_check_same_dtype(m, n, i, X));
     KVA_TRY(kva_check_shape(m, n, i, 1, x->dims + 1));
   }
+  double momentum = ((const kva_batch_norm_attrs *)n->attrs)->momentum;
+  if (!(momentum >= 0 && momentum <= 1))
+    return kva_error(m->diag, &n->loc, "kv.batch_norm: expected 0 <= momentum <= 1, found %g", momentum);
   out_types[0] = x;
   return KVA_OK;
 }
@@ -55,11 +62,25 @@ static kva_value *per_channel(kva_builder *b, kva_value *v, uint32_t x_rank) {
   return kva_reshape(b, kva_widen(b, v), x_rank - 1, shape);
 }
 
-/* Sum over all axes except the channel's, [C]. */
-static kva_value *channel_sum(kva_builder *b, kva_value *x) {
+/* A reduction over all axes except the channel's, [C]. */
+static kva_value *over_channels(kva_builder *b, kva_op_id op, kva_value *x) {
   int64_t axes[KVA_MAX_RANK] = {0};
   for (uint32_t i = 2; i < x->type->rank; i++) axes[i - 1] = i;
-  return kva_reduce(b, KVA_OP_reduce_sum, x, x->type->rank - 1, axes, false);
+  return kva_reduce(b, op, x, x->type->rank - 1, axes, false);
+}
+
+void kva_batch_statistics(kva_builder *b, kva_value *x, kva_value **out_mean, kva_value **out_var) {
+  *out_mean = over_channels(b, KVA_OP_reduce_mean, x);
+  kva_dim shape[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < x->type->rank; i++) shape[i] = i == 1 ? x->type->dims[1] : kva_expr_const(b->m->exprs, 1);
+  kva_value *centred = kva_sub(b, x, kva_reshape(b, *out_mean, x->type->rank, shape));
+  *out_var = over_channels(b, KVA_OP_reduce_mean, kva_mul(b, centred, centred));
+}
+
+kva_value *kva_running_statistic(kva_builder *b, kva_value *running, kva_value *current, double momentum) {
+  current = kva_cast(b, current, running->type->dtype);
+  return kva_add(b, kva_mul(b, running, kva_scalar_like(b, running, momentum)),
+                 kva_mul(b, current, kva_scalar_like(b, running, 1 - momentum)));
 }
 
 kva_status kva_batch_norm_vjp(kva_vjp *c, kva_node *n) {
@@ -73,7 +94,8 @@ kva_status kva_batch_norm_vjp(kva_vjp *c, kva_node *n) {
   kva_value *slope = kva_mul(b, kva_widen(b, kva_operand(n, SCALE)), inverse);
   kva_value *centred = kva_sub(b, kva_widen(b, kva_operand(n, X)), per_channel(b, kva_operand(n, MEAN), rank));
   kva_value *xhat = kva_mul(b, centred, per_channel(b, inverse, rank));
-  kva_value *sum = channel_sum(b, dy), *dot = channel_sum(b, kva_mul(b, dy, xhat));
+  kva_value *sum = over_channels(b, KVA_OP_reduce_sum, dy);
+  kva_value *dot = over_channels(b, KVA_OP_reduce_sum, kva_mul(b, dy, xhat));
   kva_value *half = kva_mul(b, kva_mul(b, slope, inverse), kva_scalar_like(b, slope, -0.5));
   kva_value *grads[5] = {kva_mul(b, dy, per_channel(b, slope, rank)), dot, sum, kva_neg(b, kva_mul(b, slope, sum)),
                          kva_mul(b, half, dot)};

@@ -93,6 +93,8 @@ static inline bool kva_is_part(const kva_state *s, const kva_value *g) {
 }
 /* shard.c: an error if the forward pass writes a state, of which each process of a mesh would have its own. */
 KVA_MUST_USE kva_status kva_check_forward_states(kva_module *m, const kva_graph *g);
+/* train_norm.c: batch normalisation of g in training takes the statistics of its batch, and its buffers follow. */
+KVA_MUST_USE kva_status kva_train_norms(kva_module *m, kva_graph *g);
 /* partition.c: removes kv.share, which only differentiation needs. */
 void kva_drop_shares(kva_module *m);
 /* Before training programs are made: parameters become parts, which functions gather where they read them. */

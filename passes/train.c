@@ -4,7 +4,8 @@
  * that the runtime asks for, and "train_step" with one more input, the scalar learning rate `lr`: forward, gradients,
  * global-norm clipping, optimiser updates of every trained parameter, step counter. Outputs of train_step: those of
  * "loss", then grad_norm when clipping is on. Optimiser moments are states "<parameter>.m" and so on; the counter is
- * state "train.step". Where dropout draws, "train.pass" counts micro-batches.
+ * state "train.step". Where dropout draws, "train.pass" counts micro-batches. Batch normalisation has the statistics of
+ * the batch in training, and moves the running ones (train_norm.c); "eval" has these.
  * Where options->adjustable, weight decay and clipping are read from states, so that one compiled trainer serves all
  * values: AdamW's parameter is multiplied by 1 - lr * decay before its update (the same product that the operator
  * makes), the others get gradient + decay * parameter.
@@ -253,7 +254,9 @@ static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_va
   }
   write_state(&b, counter_state(&b, "train.step"), step);
   if (b.failed) return KVA_INVALID;
-  if (!any) return kva_error(m->diag, &spec->loc, "the loss depends on no trained parameter");
+  if (!any)
+    return kva_error(m->diag, &spec->loc,
+                     "the loss depends on no trained parameter; --train PATTERN chooses parameters by name");
   if (norm) append_output(m, f, norm, "grad_norm", KVA_RESULT_GRAD_NORM);
   return KVA_OK;
 }
@@ -304,6 +307,8 @@ static kva_status make_gradients(kva_module *m, const kva_function *loss, const 
   kva_function *f = *out_function = kva_function_clone(m, loss, name);
   *out_input = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), input);
   KVA_TRY(expand_dropout(m, f->graph));
+  KVA_TRY(kva_train_norms(m, f->graph));
+  if (options->mesh.pipeline > 1) KVA_TRY(kva_check_forward_states(m, f->graph));
   return differentiate(m, f, options, grads);
 }
 

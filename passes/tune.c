@@ -4,6 +4,7 @@
  * trained stays constant (or frozen) and costs no gradient: differentiation follows trained states only. */
 #include "passes/tune.h"
 #include "passes/passes_internal.h"
+#include "ops/batch_norm.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -49,13 +50,54 @@ static void become_parameter(kva_module *m, kva_node *n) {
   kva_node_remove(n);
 }
 
+/* Whether v is read as running statistics of batch normalisation alone, which are measured, not trained. */
+static bool is_statistic(const kva_value *v) {
+  for (const kva_use *u = v->uses; u; u = u->next) {
+    bool converted = kva_is(u->user, KVA_OP_cast) && is_statistic(&u->user->results[0]);
+    if (!converted && !(kva_is(u->user, KVA_OP_batch_norm) && u->index >= KVA_NORM_MEAN)) return false;
+  }
+  return v->uses != NULL;
+}
+
+/* ... and training moves them. */
+static bool is_moved(const kva_value *v) {
+  for (const kva_use *u = v->uses; u; u = u->next) {
+    if (kva_is(u->user, KVA_OP_cast) ? is_moved(&u->user->results[0])
+                                     : ((const kva_batch_norm_attrs *)u->user->attrs)->training)
+      return true;
+  }
+  return false;
+}
+
+static bool wants(const kva_tune_options *o, const char *name) {
+  return (matches(o->train, name) && !matches(o->freeze, name)) || matches(o->lora, name) || init_for(o, name);
+}
+
 static void take_constants(kva_module *m, const kva_tune_options *o) {
   for (kva_node *n = m->functions.data[0]->graph->first, *next; n; n = next) {
     next = n->next;
     if (!kva_is_named_constant(n)) continue;
-    const char *name = n->results[0].name;
-    bool wanted = (matches(o->train, name) && !matches(o->freeze, name)) || matches(o->lora, name) || init_for(o, name);
-    if (wanted && !kva_module_find_state(m, name)) become_parameter(m, n);
+    const kva_value *v = &n->results[0];
+    bool wanted = is_statistic(v) ? is_moved(v) || init_for(o, v->name) : wants(o, v->name);
+    if (wanted && !kva_module_find_state(m, v->name)) become_parameter(m, n);
+  }
+}
+
+/* Batch normalisation whose statistics are frozen by name is inference in training, too. */
+static void freeze_norms(kva_module *m, const kva_tune_options *o) {
+  for (kva_node *n = m->functions.data[0]->graph->first; n; n = n->next) {
+    if (!kva_is(n, KVA_OP_batch_norm)) continue;
+    for (uint32_t i = KVA_NORM_MEAN; i <= KVA_NORM_VAR; i++) {
+      const char *name = kva_operand(n, i)->name;
+      if (name && matches(o->freeze, name)) ((kva_batch_norm_attrs *)n->attrs)->training = false;
+    }
+  }
+}
+
+static void freeze_statistics(kva_module *m) {
+  for (kva_node *n = m->functions.data[0]->graph->first; n; n = n->next) {
+    kva_state *s = kva_state_read_by(n);
+    if (s && is_statistic(&n->results[0])) s->frozen = true;
   }
 }
 
@@ -127,10 +169,26 @@ static void initialise(kva_module *m, kva_state *s, const kva_tune_init *init) {
   s->of = NULL;
 }
 
+static bool has_parameters(const kva_module *m) {
+  for (uint32_t i = 0; i < m->states.len; i++)
+    if (m->states.data[i]->kind == KVA_STATE_PARAM) return true;
+  return false;
+}
+
+/* A loss without a choice is for all parameters, which those of an ONNX graph become by being chosen. */
+static kva_tune_options chosen(const kva_module *m, const kva_pass_options *options) {
+  static const char *const all[] = {"*"};
+  kva_tune_options o = *options->tune;
+  if (options->loss && !o.train.n && !o.lora.n && !has_parameters(m)) o.train = (kva_patterns){1, all};
+  return o;
+}
+
 kva_status kva_tune(kva_module *m, const kva_pass_options *options, bool *changed) {
-  const kva_tune_options *o = options->tune;
-  if (!o) return kva_error(m->diag, NULL, "pass 'tune' needs names: --train, --freeze, --init or --lora PATTERN");
+  if (!options->tune)
+    return kva_error(m->diag, NULL, "pass 'tune' needs names: --train, --freeze, --init or --lora PATTERN");
+  const kva_tune_options choice = chosen(m, options), *o = &choice;
   KVA_TRY(check_patterns(m, o));
+  freeze_norms(m, o);
   take_constants(m, o);
   bool selects = o->train.n || o->lora.n;
   for (uint32_t i = 0; i < m->states.len; i++) {
@@ -141,6 +199,7 @@ kva_status kva_tune(kva_module *m, const kva_pass_options *options, bool *change
     const kva_tune_init *init = init_for(o, s->name);
     if (init) initialise(m, s, init);
   }
+  freeze_statistics(m);
   *changed = true;
   return KVA_OK;
 }

@@ -1,6 +1,7 @@
 /* The importer on hand-made files: symbols, shape arithmetic, functions, initialisers of every storage, external data.
  */
 #include "tests/frontend/onnx_pack.h"
+#include "ops/ids.h"
 
 #include <math.h>
 
@@ -643,6 +644,71 @@ static void test_check_model(void **unused) {
   unlink(path);
 }
 
+static kva_text reader_of_mask(const char *output) {
+  kva_text g = {0};
+  pk_sub(&g, 1, pk_node("Identity", "mask", output, "reader"));
+  pk_str(&g, 2, "branch");
+  pk_sub(&g, 12, pk_value(output, 9, "N,3,2"));
+  return g;
+}
+
+/* y, mask = Dropout(BatchNormalization(x)), both in training mode; the mask is an output, or what a branch reads. */
+static kva_text training_mode(bool mask_is_output, bool branch_reads_mask) {
+  const int64_t channels = 3;
+  const float ones[] = {1, 1, 1}, ratio = 0.25f;
+  const char yes = 1;
+  kva_text g = {0}, norm = pk_node("BatchNormalization", "x w w w w", "n mean var", "norm");
+  pk_sub(&norm, 5, pk_attr_int("training_mode", 1));
+  pk_sub(&g, 1, norm);
+  pk_sub(&g, 1, pk_node("Dropout", "n ratio mode", "y mask", "dropout"));
+  if (branch_reads_mask) {
+    kva_text branch = pk_node("If", "mode", "z", "if");
+    pk_sub(&branch, 5, pk_attr_graph("then_branch", reader_of_mask("a")));
+    pk_sub(&branch, 5, pk_attr_graph("else_branch", reader_of_mask("b")));
+    pk_sub(&g, 1, branch);
+    pk_sub(&g, 12, pk_value("z", 9, "N,3,2"));
+  }
+  pk_str(&g, 2, "g");
+  pk_sub(&g, 5, pk_tensor("w", 1, 1, &channels, ones, sizeof ones));
+  pk_sub(&g, 5, pk_tensor("ratio", 1, 0, NULL, &ratio, sizeof ratio));
+  pk_sub(&g, 5, pk_tensor("mode", 9, 0, NULL, &yes, 1));
+  pk_sub(&g, 11, pk_value("x", 1, "N,3,2"));
+  pk_sub(&g, 12, pk_value("y", 1, "N,3,2"));
+  if (mask_is_output) pk_sub(&g, 12, pk_value("mask", 9, "N,3,2"));
+  return pk_model(g, 17);
+}
+
+static uint32_t count_nodes(const kva_module *m, kva_op_id op) {
+  uint32_t n = 0;
+  for (const kva_node *node = m->functions.data[0]->graph->first; node; node = node->next) n += kva_is(node, op);
+  return n;
+}
+
+static void expect_training_mode(kva_text model, bool inference, uint32_t dropouts, uint32_t norms) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_load_options options = {.in_memory = true, .inference = inference};
+  assert_int_equal(kva_load_bytes(model.data, model.len, "mode", &options, diag, &m), KVA_OK);
+  assert_int_equal(count_nodes(m, KVA_OP_dropout), dropouts);
+  uint32_t trained = 0;
+  for (const kva_node *n = m->functions.data[0]->graph->first; n; n = n->next)
+    trained += kva_is(n, KVA_OP_batch_norm) && ((const kva_batch_norm_attrs *)n->attrs)->training;
+  assert_int_equal(trained, norms);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  kva_text_free(&model);
+}
+
+/* Nodes in training mode are inference outside of training steps where the caller says so, and nobody reads what only
+ * the mode has. */
+static void test_training_mode(void **unused) {
+  (void)unused;
+  expect_training_mode(training_mode(false, false), false, 0, 0);
+  expect_training_mode(training_mode(false, false), true, 1, 1);
+  expect_training_mode(training_mode(true, false), true, 0, 1);
+  expect_training_mode(training_mode(false, true), true, 0, 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_symbols),
@@ -665,6 +731,7 @@ int main(void) {
       cmocka_unit_test(test_swiglu),
       cmocka_unit_test(test_versions_of_one_operator),
       cmocka_unit_test(test_check_model),
+      cmocka_unit_test(test_training_mode),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

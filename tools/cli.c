@@ -150,7 +150,10 @@ static void print_loaded(kva_status status, kva_diag *diag) {
 
 int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module) {
   kva_arena *arena = kva_arena_create();
-  kva_model_source source = {.path = from->path, .weights = from->weights, .load.free_batch = from->free_batch};
+  kva_model_source source = {.path = from->path,
+                             .weights = from->weights,
+                             .load.free_batch = from->free_batch,
+                             .load.inference = from->inference};
   int code = EXIT_USAGE;
   if (split_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
       split_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {

@@ -26,12 +26,18 @@ int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings
 typedef struct kva_cli_source {
   const char *path;
   const kva_strings *defines, *pins;
-  const char *weights; /* NULL: the model's own */
-  bool free_batch;     /* see kva_load_options */
-  bool keep_messages;  /* they stay in the kva_diag and are not printed */
-  bool packed;         /* weights in blocks of codes stay so: they are only read */
-  bool fixed;          /* parameters are not set again: kva_set_constants */
+  const char *weights;        /* NULL: the model's own */
+  bool free_batch, inference; /* see kva_load_options */
+  bool keep_messages;         /* they stay in the kva_diag and are not printed */
+  bool packed;                /* weights in blocks of codes stay so: they are only read */
+  bool fixed;                 /* parameters are not set again: kva_set_constants */
 } kva_cli_source;
+/* Option row: how nodes of an ONNX graph in training mode compute. */
+#define KVA_INFERENCE_OPTION(out)                                              \
+  {                                                                            \
+    "--inference", NULL, NULL, KVA_OPTION_FLAG, out,                           \
+        "dropout and batch normalisation in training mode are as in inference" \
+  }
 #define KVA_WEIGHTS_HELP "values: a safetensors file or checkpoint, a Hugging Face folder, a GGUF file"
 /* Where path is a Hugging Face folder or a GGUF file, the model is the .kv file of the tool that is for it. */
 int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module);

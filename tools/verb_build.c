@@ -37,7 +37,7 @@ typedef struct build_options {
   const char *emit, *target, *output, *prefix, *weights, *precision, *gemm, *math, *cc, *runtime, *tokenizer,
       *mesh_text;
   kva_mesh mesh; /* value of --mesh */
-  bool object, is_static, shared, exe, train, generate, cubin;
+  bool object, is_static, shared, exe, train, generate, cubin, inference;
   int64_t seed, memory;
   kva_pass_choice passes;
   kva_tune_choice tune; /* its `train` is the list of --train patterns */
@@ -67,19 +67,6 @@ static bool is_emit(const char *s) {
   return false;
 }
 
-/* A bare --train appears as "" among the values of --train; removes it. */
-static void take_train(build_options *o) {
-  kva_strings given = o->tune.train;
-  o->train = given.n > 0;
-  o->tune.train.n = 0;
-  for (uint32_t i = 0; i < given.n; i++)
-    if (*given.v[i]) o->tune.train.v[o->tune.train.n++] = given.v[i];
-}
-
-static bool tunes(const kva_tune_choice *c) {
-  return c->freeze.n || c->init.n || c->lora.n || c->loss;
-}
-
 static uint32_t count_gpus(const kva_strings *targets) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < targets->n; i++) n += kva_target_named(targets->v[i]).arch != NULL;
@@ -96,8 +83,6 @@ static int check(const build_options *o, int n_models) {
       return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
   if (!o->train && o->mesh_text) return usage("--mesh is for builds with --train", NULL);
   if (!o->train && o->memory) return usage("--memory is for builds with --train", NULL);
-  if (!o->train && tunes(&o->tune))
-    return usage("--freeze, --init, --lora and --loss are for builds with --train", NULL);
   if (o->generate && (!o->exe || o->train))
     return usage("--generate is for executables that write texts: --exe, without --train", NULL);
   if (o->tokenizer && !o->generate) return usage("--tokenizer is for --generate", NULL);
@@ -152,7 +137,11 @@ static bool pin_trainer(const kva_module *m, const kva_mesh *mesh, kva_strings *
 }
 
 static int load(const char *path, build_options *o, const kva_strings *pins, kva_diag *diag, kva_module **m) {
-  const kva_tune_load how = {&o->defines, pins, .free_batch = o->tune.loss, .train = o->train,
+  const kva_tune_load how = {&o->defines,
+                             pins,
+                             .free_batch = o->tune.loss,
+                             .train = o->train,
+                             .inference = o->inference,
                              .control = &o->passes.control};
   return kva_cli_load_tuned(path, &how, &o->tune, diag, m);
 }
@@ -265,8 +254,7 @@ static int run(int argc, char **argv) {
       {"--static", NULL, NULL, KVA_OPTION_FLAG, &o.is_static, "a static library"},
       {"--shared", NULL, NULL, KVA_OPTION_FLAG, &o.shared, "a shared library"},
       {"--exe", NULL, NULL, KVA_OPTION_FLAG, &o.exe, "an executable"},
-      {"--train", NULL, "[=PATTERN]", KVA_OPTION_CHOICES, &o.tune.train,
-       "with training step and evaluation; of all parameters, or of what matches"},
+      KVA_TRAIN_OPTION(&o.tune, "with training step and evaluation; of all parameters, or of what matches"),
       {"--generate", NULL, NULL, KVA_OPTION_FLAG, &o.generate,
        "with --exe: an executable that continues texts, with the tokenizer inside"},
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer,
@@ -284,6 +272,7 @@ static int run(int argc, char **argv) {
        "large constants inside, or in a safetensors file"},
       {"--from", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
        "values of parameters: a safetensors file or checkpoint"},
+      KVA_INFERENCE_OPTION(&o.inference),
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision,
        "products in it, parameters and sums in f32 (f32)"},
       KVA_MEMORY_OPTION(&o.memory),
@@ -299,9 +288,9 @@ static int run(int argc, char **argv) {
   const char *path = NULL;
   int n, code = kva_cli_parse(&kva_verb_build, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
   if (code >= 0 || (code = kva_cli_passes(&kva_verb_build, &o.passes)) >= 0) return code;
+  if ((code = kva_cli_take_train(&kva_verb_build, &o.tune, &o.train)) >= 0) return code;
   if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   kva_arena *arena = kva_arena_create();
-  take_train(&o);
   bool fits = split(o.emit, arena, &o.emits) && split(o.target, arena, &o.targets);
   code = fits ? check(&o, n) : usage("at most 64 targets and texts", NULL);
   if (code < 0) code = kva_cli_mesh(o.mesh_text, &o.mesh);

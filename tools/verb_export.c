@@ -29,7 +29,7 @@ typedef struct export_options {
   kva_strings defines, pins;
   const char *out, *weights, *like, *format, *packing;
   int64_t seed, opset;
-  bool decode;
+  bool decode, inference;
 } export_options;
 
 static const void *state_bytes(void *user, const kva_state *s) {
@@ -63,7 +63,8 @@ static kva_status export_model(kva_module *m, kva_module *compiled_source, const
 }
 
 static int load(const char *path, const export_options *o, const char *weights, kva_diag *diag, kva_module **out) {
-  const kva_cli_source from = {.path = path, .defines = &o->defines, .pins = &o->pins, .weights = weights};
+  const kva_cli_source from = {
+      .path = path, .defines = &o->defines, .pins = &o->pins, .weights = weights, .inference = o->inference};
   return kva_cli_load_from(&from, diag, out);
 }
 
@@ -137,6 +138,7 @@ static int run(int argc, char **argv) {
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "seed of the parameters' initial values (0)"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
+      KVA_INFERENCE_OPTION(&o.inference),
       {"--decode", NULL, NULL, KVA_OPTION_FLAG, &o.decode, "with onnx: what decodes, with caches in and out"},
       {"--opset", NULL, "N", KVA_OPTION_INT, &o.opset, "with onnx: 21 to 27 (21, with --decode 24)"},
   };

@@ -1,5 +1,5 @@
 /* kvasir profile: where the time of a program goes, step by step. */
-#include "tools/cli.h"
+#include "tools/tune.h"
 #include "runtime/exe/files.h"
 #include "tools/driver/summary.h"
 #include "tools/profile/profile.h"
@@ -22,14 +22,16 @@ const kva_verb kva_verb_profile = {
     "Inputs are as of run.\n\n"
     "Examples:\n"
     "  kvasir profile model.onnx --input x=x.npy\n"
+    "  kvasir profile model.onnx --train='*' --loss cross_entropy --pin B=8\n"
     "  kvasir profile models/lm.kv -D preset=small --train --pin B=4 --pin T=128 --output profile.html",
     run};
 
 typedef struct profile_options {
   kva_strings inputs, defines, pins;
-  const char *page, *trace, *precision, *weights, *model;
+  const char *page, *trace, *precision, *model;
   int64_t threads, seed, repeat, top, memory;
   bool train, json;
+  kva_tune_choice tune; /* with the value of --weights */
   kva_pass_choice passes;
   kva_device_choice device;
 } profile_options;
@@ -105,21 +107,27 @@ static kva_status profile_program(kvasir_program *program, const profile_options
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
 
+static int load(profile_options *o, kva_diag *diag, kva_module **out) {
+  const kva_cli_source from = {.path = o->model,
+                               .defines = &o->defines,
+                               .pins = &o->pins,
+                               .weights = o->tune.weights,
+                               .packed = true,
+                               .fixed = true};
+  const kva_tune_load how = {&o->defines, &o->pins, .free_batch = o->tune.loss, .train = true,
+                             .control = &o->passes.control};
+  return o->train ? kva_cli_load_tuned(o->model, &how, &o->tune, diag, out) : kva_cli_load_from(&from, diag, out);
+}
+
 static int load_and_profile(profile_options *o, kva_arena *arena, kva_diag *diag) {
   kva_compile_options options = {.train = o->train,
                                  .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
                                  .passes = {.control = &o->passes.control, .memory = o->memory}};
-  const kva_cli_source from = {.path = o->model,
-                               .defines = &o->defines,
-                               .pins = &o->pins,
-                               .weights = o->weights,
-                               .packed = true,
-                               .fixed = !o->train};
   kva_module *m = NULL;
   kvasir_program *program = NULL;
   kva_status status = kva_cli_device(&o->device, diag, &options);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
-  int code = status == KVA_OK ? kva_cli_load_from(&from, diag, &m) : kva_cli_fail(status, diag);
+  int code = status == KVA_OK ? load(o, diag, &m) : kva_cli_fail(status, diag);
   if (code >= 0) return code;
   status = kva_program_compile(m, &options, o->device.device, diag, &program);
   kva_cli_warn(diag);
@@ -130,18 +138,19 @@ static int load_and_profile(profile_options *o, kva_arena *arena, kva_diag *diag
 }
 
 static bool replaces_input(const profile_options *o, const char *option, const char *output) {
-  const char *inputs[] = {o->model, o->weights};
+  const char *inputs[] = {o->model, o->tune.weights};
   return kva_cli_replaces_input("profile", option, output, 2, inputs) ||
          kva_cli_replaces_named("profile", option, output, &o->inputs);
 }
 
 static int run(int argc, char **argv) {
-  profile_options o = {.repeat = 20, .top = 20};
+  profile_options o = {.repeat = 20, .top = 20, .tune = KVA_TUNE_NOTHING};
   const kva_option options[] = {
       {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.inputs, "a .npy or .pb file for an input"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
-      {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "a training step: gradients and updates, too"},
+      KVA_TRAIN_OPTION(&o.tune, "a training step: gradients and updates, too; of all parameters, or of what matches"),
+      KVA_TUNE_OPTIONS(&o.tune),
       KVA_MEMORY_OPTION(&o.memory),
       {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "runs that are measured (20)"},
       {"--top", NULL, "N", KVA_OPTION_COUNT, &o.top, "kinds of steps that are printed (20)"},
@@ -150,7 +159,7 @@ static int run(int argc, char **argv) {
       {"--output", "-o", "FILE.html", KVA_OPTION_STRING, &o.page, "write a page: roofline, memory, times"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
-      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights, KVA_WEIGHTS_HELP},
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products (f32)"},
       KVA_PASS_OPTIONS(&o.passes),
       KVA_DEVICE_OPTIONS(&o.device),
@@ -163,6 +172,8 @@ static int run(int argc, char **argv) {
     return EXIT_USAGE;
   }
   if ((code = kva_cli_passes(&kva_verb_profile, &o.passes)) >= 0) return code;
+  if ((code = kva_cli_take_train(&kva_verb_profile, &o.tune, &o.train)) >= 0) return code;
+  if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   if (replaces_input(&o, "-o", o.page) || replaces_input(&o, "--trace", o.trace)) return EXIT_USAGE;
   kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();

@@ -21,7 +21,7 @@ typedef struct run_options {
   kva_strings inputs, defines, pins;
   const char *output_dir, *precision, *weights;
   int64_t threads, seed, repeat;
-  bool check_indices, proto;
+  bool check_indices, proto, inference;
   kva_pass_choice passes;
   kva_device_choice device;
 } run_options;
@@ -46,8 +46,13 @@ static kva_status run_program(kvasir_program *p, const run_options *o, kva_diag 
 static int load_and_run(const char *path, run_options *o, kva_arena *arena, kva_diag *diag) {
   kva_compile_options options = {.target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
                                  .passes = {.control = &o->passes.control, .check_indices = o->check_indices}};
-  const kva_cli_source from = {
-      .path = path, .defines = &o->defines, .pins = &o->pins, .weights = o->weights, .packed = true, .fixed = true};
+  const kva_cli_source from = {.path = path,
+                               .defines = &o->defines,
+                               .pins = &o->pins,
+                               .weights = o->weights,
+                               .inference = o->inference,
+                               .packed = true,
+                               .fixed = true};
   kva_module *m = NULL;
   kvasir_program *program = NULL;
   kva_status status = o->output_dir ? kva_folder_make(o->output_dir, 0777, diag) : KVA_OK;
@@ -75,6 +80,7 @@ static int run(int argc, char **argv) {
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print median and spread"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
+      KVA_INFERENCE_OPTION(&o.inference),
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products (f32)"},
       KVA_CHECK_INDICES_OPTION(&o.check_indices),
       KVA_PASS_OPTIONS(&o.passes),

@@ -1,6 +1,7 @@
 /* kvasir show: prints a model at any stage of the compiler. */
 #include "tools/on_cluster.h"
 #include "tools/driver/summary.h"
+#include "tools/tune.h"
 
 #include <stdlib.h>
 
@@ -40,6 +41,7 @@ typedef struct show_options {
   kva_dtype compute; /* value of --precision */
   int64_t memory;
   kva_strings defines, pins;
+  kva_tune_choice tune;
   kva_pass_choice passes;
   kva_cluster_choice cluster;
 } show_options;
@@ -180,7 +182,10 @@ static int show_cluster(show_options *o, const char *path, kva_diag *diag) {
 
 static int show_model(show_options *o, const char *path, kva_diag *diag) {
   kva_module *m = NULL;
-  int code = kva_cli_load(path, &o->defines, &o->pins, diag, &m);
+  const kva_tune_load how = {&o->defines, &o->pins, .free_batch = o->tune.loss, .train = true,
+                             .control = &o->passes.control};
+  int code = o->train ? kva_cli_load_tuned(path, &how, &o->tune, diag, &m)
+                      : kva_cli_load(path, &o->defines, &o->pins, diag, &m);
   if (code < 0) {
     kva_status status = show(m, o, diag);
     kva_cli_print_passes(&o->passes);
@@ -191,13 +196,14 @@ static int show_model(show_options *o, const char *path, kva_diag *diag) {
 }
 
 static int run(int argc, char **argv) {
-  show_options o = {.format = "text"};
+  show_options o = {.format = "text", .tune = KVA_TUNE_NOTHING};
   const kva_option options[] = {
       {"--stage", NULL, "source|graph|fused|plan|kernels|llvm|asm|ptx", KVA_OPTION_WORD, &o.stage,
        "what to print (graph)"},
       {"--format", NULL, "text|dot|json", KVA_OPTION_WORD, &o.format,
        "of graphs: text, dot (text); of plans: text, json"},
-      {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
+      KVA_TRAIN_OPTION(&o.tune, "with gradients and optimiser updates; of all parameters, or of what matches"),
+      KVA_TUNE_OPTIONS(&o.tune),
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products from stage fused on (f32)"},
       KVA_MEMORY_OPTION(&o.memory),
       KVA_MESH_OPTION(&o.mesh_text),
@@ -215,6 +221,8 @@ static int run(int argc, char **argv) {
   if (n == 0) return usage_error("a model is missing");
   if ((code = check_options(&o)) >= 0) return code;
   if ((code = kva_cli_passes(&kva_verb_show, &o.passes)) >= 0) return code;
+  if ((code = kva_cli_take_train(&kva_verb_show, &o.tune, &o.train)) >= 0) return code;
+  if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   if ((code = kva_cli_mesh(o.mesh_text, &o.mesh)) >= 0) return code;
   if (!o.stage) o.stage = "graph";
   if (!(o.cluster.efficiency > 0)) o.cluster.efficiency = KVA_CLUSTER_EFFICIENCY;

@@ -235,7 +235,8 @@ static int load(const train_options *o, const kva_strings *defines, const kva_st
                 kva_diag *diag, kva_module **out) {
   /* imported models often have a fixed batch of 1; with --loss any batch is allowed */
   bool free_batch = o->tune.loss && o->settings.batch != 1;
-  const kva_tune_load how = {defines, pins, free_batch, o->settings.lr, true, control};
+  const kva_tune_load how = {defines,           pins, .free_batch = free_batch, .lr = o->settings.lr, .train = true,
+                             .control = control};
   int code = kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);
   if (code >= 0 || o->settings.data) return code;
   kva_status status = find_data(*out, o->model, diag);

@@ -275,6 +275,20 @@ def test_labels():
         tokens.step(([[1, 2], [3, 10]], np.zeros((2, 2, 4), np.float32)))
 
 
+def test_training_mode():
+    norm = b'''<ir_version: 8, opset_import: ["" : 17]>
+        norm (float[N, 2] x) => (float[N, 2] y) <float[2] one = {1.0, 1.0}, float[2] zero = {0.0, 0.0}, float[2] var = {1.0, 1.0}>
+        { y = BatchNormalization <training_mode = 1, momentum = 0.5> (x, one, zero, zero, var) }'''
+    rows = np.float32([[1, 5], [3, 5]])
+    assert np.allclose(kvasir.load(norm)(rows), [[-1, 0], [1, 0]], atol=1e-4)
+    assert np.allclose(kvasir.load(norm, inference=True)(rows), rows, atol=1e-4)
+    scaled = norm.replace(b"zero, zero, var", b"zero, mean, var").replace(b"float[2] var", b"float[2] mean = {0.0, 0.0}, float[2] var")
+    t = kvasir.trainer(scaled, loss="mse")
+    assert list(t.parameters()) == ["one", "zero"], t.parameters()
+    t.step((rows, np.float32([[-1, 0], [1, 0]])), rate=0.0)
+    assert np.allclose(t(rows), (rows - [1, 2.5]) / np.sqrt([1, 0.5]), atol=1e-4), "running statistics follow"
+
+
 def test_parameters():
     t = kvasir.trainer(one_row, loss="mse", train="b")
     assert list(t.parameters()) == ["b"]

@@ -172,6 +172,9 @@ typedef struct kvasir_model_options {
   const kvasir_setting *pins; /* shape symbols with a fixed value: {"T", "128"} */
   const char *weights;        /* trained values by name: a safetensors file or checkpoint; NULL: the model's own */
   int free_batch; /* not 0: inputs of an ONNX model whose first dimension is 1 take any number of rows, symbol "B" */
+  /* not 0: Dropout and BatchNormalization of an ONNX model in training mode do what that mode means in training steps
+   * alone, where running statistics are kept; else they are inference. For training such a model. */
+  int inference;
 } kvasir_model_options;
 
 /* Reads a model by its content: ONNX, or a .kv text. On failure the messages name every problem of the file. Inputs and
@@ -231,8 +234,7 @@ typedef struct kvasir_training {
   const char *optimizer; /* with `loss`: "adamw" (NULL), or another optimizer of train blocks */
   double weight_decay;   /* with `loss`: of matrices and filters */
   size_t n_train, n_freeze, n_init, n_lora;
-  const char *const *train;  /* what trains; all else is frozen. None: the parameters of a .kv model. Those of an ONNX
-                                file are constants until a pattern names them ("*": all) */
+  const char *const *train;  /* what trains; all else is frozen. None: all parameters, but with `lora` none */
   const char *const *freeze; /* what does not train, whatever `train` says */
   const char *const *init;   /* new values: "PATTERN=zeros", "=constant(x)", "=normal(s)", "=uniform(a,b)", "=he" */
   const char *const *lora;   /* weights of products that get low-rank updates, which train instead of them */

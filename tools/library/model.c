@@ -148,6 +148,7 @@ static kva_status open_with(open_job *j, kva_arena *arena, kva_diag *diag) {
     KVA_TRY(settings(o->n_defines, o->defines, "defines", arena, diag, &load->n_defines, &load->defines));
     KVA_TRY(settings(o->n_pins, o->pins, "pins", arena, diag, &load->n_pins, &load->pins));
     load->free_batch = o->free_batch != 0;
+    load->inference = o->inference != 0;
     j->source.weights = o->weights;
   }
   return open_public(&j->source, diag, j->out);

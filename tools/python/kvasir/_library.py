@@ -59,7 +59,7 @@ class Options:
 
 class ModelOptions(Options, ctypes.Structure):
     _fields_ = [("n_defines", c_size_t), ("defines", POINTER(Setting)), ("n_pins", c_size_t), ("pins", POINTER(Setting)),
-                ("weights", c_char_p), ("free_batch", c_int)]
+                ("weights", c_char_p), ("free_batch", c_int), ("inference", c_int)]
 
 
 class PortStruct(ctypes.Structure):

@@ -45,12 +45,12 @@ class _Handle(c_void_p):
 class _Session:
     """A model, compiled, with a session. Several threads may call it; they wait for each other."""
 
-    def __init__(self, model, *, defines=None, pins=None, weights=None, free_batch=False, device=None, target=None,
-                 precision=None, gemm=None, math=None, cache=None, check_indices=False, threads=0, spin=True, seed=0,
-                 training=None):
+    def __init__(self, model, *, defines=None, pins=None, weights=None, free_batch=False, inference=False,
+                 device=None, target=None, precision=None, gemm=None, math=None, cache=None, check_indices=False,
+                 threads=0, spin=True, seed=0, training=None):
         self._lock = threading.Lock()
         self._call = None  # the last one
-        opened = self._open(model, defines, pins, weights, free_batch)
+        opened = self._open(model, defines, pins, weights, free_batch, inference)
         try:
             self.name = library.kvasir_model_name(opened).decode()
             self.inputs = _ports(opened, library.kvasir_model_input_count, library.kvasir_model_input)
@@ -64,8 +64,9 @@ class _Session:
         self._handle.destroy_with(library.kvasir_session_destroy)
 
     @staticmethod
-    def _open(model, defines, pins, weights, free_batch):
-        options = ModelOptions(*settings(defines), *settings(pins), encode(weights), bool(free_batch))
+    def _open(model, defines, pins, weights, free_batch, inference):
+        options = ModelOptions(*settings(defines), *settings(pins), encode(weights), bool(free_batch),
+                               bool(inference))
         handle = c_void_p()
         if isinstance(model, (str, os.PathLike)):
             call("model_open", encode(model), byref(options), byref(handle))
@@ -125,12 +126,11 @@ class Trainer(_Session):
 
     def __init__(self, model, *, loss=None, labels=None, optimizer=None, weight_decay=0.0, train=None, freeze=None,
                  init=None, lora=None, lora_rank=0, lora_alpha=0.0, **options):
-        if train is None and loss and not lora:
-            train = "*"
         lists = [strings(v) for v in (train, freeze, init, lora)]
         training = Training(encode(loss), encode(labels), encode(optimizer), weight_decay, *[n for n, _ in lists],
                             *[v for _, v in lists], lora_rank, lora_alpha)
         options.setdefault("free_batch", loss is not None)
+        options.setdefault("inference", True)
         super().__init__(model, training=training, **options)
         self.steps = 0
         self.train_inputs = _ports(self._program, library.kvasir_program_train_input_count,
@@ -212,7 +212,8 @@ def load(model, **options):
 
     Options: defines and pins (dictionaries: hyper-parameters of a .kv model, values of shape symbols), weights (a
     safetensors file), device ("cpu", "cuda"), target, precision ("f32", "bf16", "f16"), gemm, math ("exact",
-    "relaxed"), cache (a folder, or "off"), check_indices, threads (0: all), spin, seed, free_batch.
+    "relaxed"), cache (a folder, or "off"), check_indices, threads (0: all), spin, seed, free_batch, inference (dropout and
+    batch normalisation of a model in training mode are as in inference).
     """
     return Model(model, **options)
 

@@ -121,7 +121,7 @@ int64_t kva_ll_expr_interleaved(const kva_emit *e, const kva_expr *x, int64_t *o
     else
       return 0;
   }
-  return whole && *out_distance ? n : 0;
+  return whole ? n : 0;
 }
 
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x) {

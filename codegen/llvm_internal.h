@@ -168,7 +168,7 @@ kva_kval kva_ll_symbol_value(const kva_emit *e, const kva_expr *symbol);
 /* By how much x increases from lane to lane; 0: that is no constant, or nothing. */
 int64_t kva_ll_expr_stride(const kva_emit *e, const kva_expr *x);
 /* n if lanes take turns in n rows of consecutive elements, which are so far apart: lane k is element k / n of row
- * k mod n. 0: they do not. */
+ * k mod n. Rows that are 0 apart are one, of which n lanes each read an element. 0: they do not. */
 int64_t kva_ll_expr_interleaved(const kva_emit *e, const kva_expr *x, int64_t *out_distance);
 /* An x of stride 1 is a multiple of the number of lanes in lane 0. */
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x);

@@ -344,8 +344,10 @@ static LLVMValueRef row_mask(kva_emit *e, LLVMValueRef mask, unsigned n, unsigne
 static LLVMValueRef load_interleaved(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
   int64_t distance, n = kva_ll_expr_interleaved(e, i->index, &distance);
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n / (unsigned)n);
-  LLVMValueRef first = kva_ll_expr(e, i->index), rows[KVA_NEAR_STRIDE];
+  LLVMValueRef first = kva_ll_expr(e, i->index), rows[KVA_NEAR_STRIDE] = {NULL};
   for (int64_t m = 0; m < n; m++) {
+    rows[m] = rows[0];
+    if (m && !distance && !mask) continue;
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, m * distance), "");
     LLVMValueRef pointer = address(e, i->buf, at, !mask);
     rows[m] = mask ? masked_load(e, i->buf, type, pointer, row_mask(e, mask, (unsigned)n, (unsigned)m))

@@ -64,6 +64,30 @@ static double weight_of(const kva_kloop *l, const kva_kinstr *i) {
   return weight;
 }
 
+/* var / n, for a small n: as many lanes read an element. */
+static bool is_shared(const stride_scan *c, const kva_expr *atom) {
+  const kva_expr *coefficient, *rest;
+  int64_t n;
+  if (atom->kind != KVA_EXPR_DIV || !kva_expr_is_const(atom->b, &n) || n > KVA_NEAR_STRIDE) return false;
+  return kva_expr_affine(c->k->exprs, atom->a, c->l->var, &coefficient, &rest) && kva_expr_is(coefficient, 1);
+}
+
+/* Lanes read consecutive elements, a few lanes each (llvm_memory.c). */
+static bool reads_shared(const stride_scan *c, const kva_kinstr *i) {
+  uint32_t shared = 0;
+  if (i->op != KVA_K_LOAD || i->index->kind != KVA_EXPR_SUM || kva_dtype_bits(i->buf->dtype) < 8) return false;
+  for (uint32_t t = 0; t < i->index->n_terms; t++) {
+    const kva_expr_term *term = &i->index->terms[t];
+    bool alone = term->n_factors == 1 && term->coefficient == 1;
+    if (alone && is_shared(c, term->factors[0]))
+      shared++;
+    else
+      for (uint32_t f = 0; f < term->n_factors; f++)
+        if (kva_expr_uses(term->factors[f], c->l->var)) return false;
+  }
+  return shared == 1;
+}
+
 static void scan(void *user, kva_kinstr *i) {
   stride_scan *c = user;
   const kva_expr *coefficient, *rest;
@@ -75,6 +99,7 @@ static void scan(void *user, kva_kinstr *i) {
   int64_t stride = 0;
   if (affine) kva_expr_is_const(coefficient, &stride);
   bool near = stride > 1 && stride <= KVA_NEAR_STRIDE && i->op == KVA_K_LOAD && kva_dtype_bits(i->buf->dtype) >= 8;
+  near |= !affine && reads_shared(c, i);
   *(stride == 1 ? &c->s.unit : near ? &c->s.near : &c->s.strided) += weight_of(c->l, i);
 }
 

@@ -16,8 +16,8 @@ double kva_cost_region(const kva_kregion *r, int lanes);
 
 /* How the accesses in a loop's body move with its variable, weighted by the loops between. */
 typedef struct kva_strides {
-  double unit, near, strided; /* weight of stride 1, of loads up to KVA_NEAR_STRIDE, and of other strides except 0;
-                                 stores count double */
+  double unit, near, strided; /* weight of stride 1, of loads up to KVA_NEAR_STRIDE or by as many lanes, and of other
+                                 strides except 0; stores count double */
   bool legal; /* iterations may run as lanes: their order is free, no inner extent depends on the variable */
 } kva_strides;
 kva_strides kva_strides_of(kva_kernel *k, const kva_kloop *l);

@@ -73,6 +73,15 @@ kva_status kva_concat_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
+enum { MAX_TURNS = 4 };
+
+/* A few operands take turns along the last axis: lanes read all of them without conditions. */
+static bool take_turns(const kva_node *n, uint32_t axis) {
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (!kva_expr_is(kva_operand_type(n, i)->dims[axis], 1)) return false;
+  return n->n_operands <= MAX_TURNS && axis + 1 == kva_operand_type(n, 0)->rank;
+}
+
 /* A chain of selections; each operand is read only within its own part. */
 kva_kval kva_concat_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
   (void)result;
@@ -80,12 +89,14 @@ kva_kval kva_concat_lower(kva_lower *l, const kva_node *n, uint32_t result, cons
   uint32_t axis = axis_of(n), rank = kva_operand_type(n, 0)->rank;
   const kva_expr *at[KVA_MAX_RANK], *offset = kva_expr_const(b->exprs, 0);
   for (uint32_t k = 0; k < rank; k++) at[k] = idx[k];
+  bool turns = take_turns(n, axis);
   kva_kval v = NULL;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_expr *end = kva_expr_add(b->exprs, offset, kva_operand_type(n, i)->dims[axis]);
     kva_kval after = kva_k_index_le(b, offset, idx[axis]);
-    at[axis] = kva_expr_sub(b->exprs, idx[axis], offset);
-    kva_kval guard = kva_k_guard_begin(b, kva_k_and(b, after, kva_k_index_lt(b, idx[axis], end)));
+    at[axis] = turns ? kva_expr_const(b->exprs, 0) : kva_expr_sub(b->exprs, idx[axis], offset);
+    kva_kval inside = turns ? NULL : kva_k_and(b, after, kva_k_index_lt(b, idx[axis], end));
+    kva_kval guard = kva_k_guard_begin(b, inside);
     kva_kval own = l->operand(l, n, i, at);
     kva_k_guard_end(b, guard);
     v = v ? kva_k_select(b, after, own, v) : own;

@@ -63,6 +63,9 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool integer = false;
   KVA_TRY(kva_run_pass(m, KVA_PASS_integer, options, &integer));
   if (integer) KVA_TRY(kva_clean_up(m, options));
+  bool windows = false;
+  KVA_TRY(kva_run_pass(m, KVA_PASS_windows, options, &windows));
+  if (windows) KVA_TRY(kva_clean_up(m, options));
   bool moved = false;
   KVA_TRY(kva_run_pass(m, KVA_PASS_layout, options, &moved));
   if (moved) {

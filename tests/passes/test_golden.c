@@ -252,6 +252,6 @@ int main(void) {
       PASS("pack"),         PASS("layout"),        PASS("batch"),     PASS("split"),      PASS("fuse"),
       PASS("fuse_library"), PASS("check_indices"), PASS("plan"),      PASS("split_gpu"),  PASS("fuse_gpu"),
       PASS("incremental"),  PASS("gather_again"),  PASS("integer"),   PASS("plan_waits"), PASS("sums_late"),
-      PASS("join")};
+      PASS("join"),         PASS("windows")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,6 +79,34 @@ const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block,
 /* Steps of all slices, where the depth is known. */
 int64_t kva_tile_all_steps(const kva_tile *x);
 
+/* ---- pack.c ------------------------------------------------------------------------------------------------------ */
+
+enum { KVA_TILE_STEPS = 8 }; /* that are packed before the next panel's or tile's */
+
+static inline bool kva_tile_one_line(const kva_tile *x) {
+  return kva_expr_is(x->c->lines, 1);
+}
+static inline int64_t kva_tile_lanes(const kva_tile *x) {
+  return x->t.panel / x->t.vectors;
+}
+/* Where step k of a slice, lead and phase begin in x->packed. */
+const kva_expr *kva_tile_segment(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase);
+/* Where x->packed_a has a row of a tile of the block at step k of the slice. */
+const kva_expr *kva_tile_packed_a(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k,
+                                  const kva_expr *row);
+/* Where x->sums_a has a row of the block for block q of a slice. */
+const kva_expr *kva_tile_sum_of_a(const kva_tile *x, const kva_expr *row, const kva_expr *q);
+const kva_expr *kva_tile_row_that_exists(const kva_tile *x, const kva_expr *row);
+/* For each line that positions first .. end - 1 touch: the range inside it and inside its first `used` positions. */
+typedef void (*kva_tile_stretch)(const kva_tile *x, kva_contract_at *at, const kva_expr *column, const void *user);
+void kva_tile_over_lines(const kva_tile *x, const kva_expr *first, const kva_expr *end, kva_dim used,
+                         kva_contract_at *at, kva_tile_stretch body, const void *user);
+/* The block's rows of a for a slice, and their sums by blocks; the panel's part of b; one step of that. */
+void kva_tile_pack_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
+void kva_tile_sum_rows(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
+void kva_tile_pack(const kva_tile *x, const kva_expr *k0, const kva_expr *slice);
+void kva_tile_pack_step(const kva_tile *x, const kva_expr *k0, const kva_expr *k);
+
 /* ---- fetch.c ----------------------------------------------------------------------------------------------------- */
 
 /* Columns are fetched panel by panel; then next_batch and next_panel are read. */

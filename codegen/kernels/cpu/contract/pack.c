@@ -133,11 +133,19 @@ static void pack_columns(const kva_tile *x, const kva_expr *k0, const kva_expr *
 }
 
 /* One element of a transposed panel. */
+static kva_kval element_at(const kva_tile *x, const kva_expr *k0, const kva_expr *k, const kva_expr *lead,
+                           const kva_expr *j) {
+  kva_contract_at at = {.batch = x->batch, .k = kva_tile_plus(x, k0, k), .lead = lead, .phase = kva_tile_num(x, 0)};
+  return kva_tile_element(x, x->c->b, &at, kva_tile_plus(x, x->col0, j));
+}
+
+static void store_packed(const kva_tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *j, kva_kval v) {
+  kva_k_store(x->kb, x->packed, kva_tile_plus(x, kva_tile_segment(x, k, lead, kva_tile_num(x, 0)), j), v);
+}
+
 static void pack_one(const kva_tile *x, const kva_expr *k0, const kva_expr *k, const kva_expr *lead,
                      const kva_expr *j) {
-  kva_contract_at at = {.batch = x->batch, .k = kva_tile_plus(x, k0, k), .lead = lead, .phase = kva_tile_num(x, 0)};
-  kva_kval v = kva_tile_element(x, x->c->b, &at, kva_tile_plus(x, x->col0, j));
-  kva_k_store(x->kb, x->packed, kva_tile_plus(x, kva_tile_segment(x, k, lead, kva_tile_num(x, 0)), j), v);
+  store_packed(x, k, lead, j, element_at(x, k0, k, lead, j));
 }
 
 /* Copies `run` elements of every column from `first` on. */
@@ -171,9 +179,44 @@ static bool in_squares(const kva_tile *x) {
          !x->c->l->computes(x->c->l, b) && kva_expr_provably_less(x->e, last, x->columns);
 }
 
+/* Leads of a step, for every column, by vectors: into rows of a local square, with zeros where a window leaves the
+ * image, and from there transposed (llvm_transpose.c). Behind the last lead rows of the next step are written, which
+ * come later, or room behind the last step. */
+static void pack_leads(const kva_tile *x, const kva_expr *k0, const kva_expr *step, const kva_expr *first) {
+  int64_t lanes = kva_tile_lanes(x);
+  kva_kloop *row = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.panel), "row");
+  kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, lanes), "lead");
+  kva_kval v = element_at(x, k0, step, kva_tile_plus(x, first, lead->var), row->var);
+  kva_k_store(x->kb, x->squares, kva_tile_plus(x, kva_tile_times(x, row->var, lanes), lead->var), v);
+  kva_k_loop_end(x->kb, lead);
+  kva_k_loop_end(x->kb, row);
+  kva_kloop *square = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.vectors), "square");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, lanes), "j");
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, lanes), "u");
+  const kva_expr *column = kva_tile_plus(x, kva_tile_times(x, square->var, lanes), j->var);
+  v = kva_k_load(x->kb, x->squares, kva_tile_plus(x, kva_tile_times(x, column, lanes), u->var));
+  store_packed(x, step, kva_tile_plus(x, first, u->var), column, v);
+  kva_k_loop_end(x->kb, u);
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, square);
+}
+
+static void pack_all_leads(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  int64_t lanes = kva_tile_lanes(x);
+  kva_kloop *step = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "step");
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, kva_ceil_div(x->c->leads, lanes)), "i");
+  pack_leads(x, k0, step->var, kva_tile_times(x, i->var, lanes));
+  kva_k_loop_end(x->kb, i);
+  kva_k_loop_end(x->kb, step);
+}
+
 /* Copies runs of columns, if memory is contiguous along the depth: along the leads of a step, or along its steps. The
  * part of the panel that the runs of all columns fill stays in L1 meanwhile. */
 static void pack_transposed(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
+  if (x->squares) {
+    pack_all_leads(x, k0, slice);
+    return;
+  }
   bool leads = x->c->leads > 1, squares = in_squares(x);
   int64_t length = squares ? kva_tile_lanes(x) : RUN;
   const kva_expr *run = kva_tile_num(x, length), *n = leads ? kva_tile_num(x, x->c->leads) : slice;

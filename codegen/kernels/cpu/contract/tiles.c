@@ -394,6 +394,11 @@ const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
   return kva_contract_refuses(&c);
 }
 
+/* Memory of b is contiguous along the leads of a step. */
+static bool leads_in_squares(const kva_contraction *c) {
+  return c->along_depth && c->leads > 1 && !c->amx && kva_dtype_bits(c->type) == 32;
+}
+
 static kva_tile tile_of(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   kva_tile x = {.c = c,
@@ -411,10 +416,11 @@ static kva_tile tile_of(const kva_contraction *c) {
   x.packed0 = x.block0 = kva_tile_num(&x, 0);
   x.panel_packed =
       c->amx ? x.t.depth / kva_contract_amx_depth(c) * kva_amx_step(c) : x.t.depth * c->leads * x.phases * x.segment;
-  int64_t panels = x.together ? x.t.panels : 1;
+  int64_t panels = x.together ? x.t.panels : 1, behind = leads_in_squares(c) ? (kva_tile_lanes(&x) - 1) * x.segment : 0;
   x.in_place = kva_tiling_in_place(c);
   if (!x.in_place)
-    x.packed = c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels);
+    x.packed =
+        c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels + behind);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
   if (x.factor_block && c->b_zero) {
     x.zeros = kva_k_local(kb, "zeros", c->type, x.t.depth / x.factor_block * x.t.panel);
@@ -425,6 +431,7 @@ static kva_tile tile_of(const kva_contraction *c) {
   else if (kva_tiling_packs_a(c))
     x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * block_rows);
   if (c->amx && (c->across_rows || c->along_depth)) x.squares = kva_k_local(kb, "squares", c->type, kva_amx_step(c));
+  if (leads_in_squares(c)) x.squares = kva_k_local(kb, "squares", c->type, x.t.panel * kva_tile_lanes(&x));
   if (c->amx && !c->words) x.seen = kva_k_local(kb, "seen", KVA_U32, 2 * KVA_AMX_BLOCK);
   x.block = kva_k_local(kb, "block", c->type, (x.by_tile ? rows : block_rows * x.t.panels) * x.t.panel);
   if (!c->amx) x.acc = kva_k_local(kb, "acc", c->type, rows * x.t.panel);

@@ -280,6 +280,15 @@ static kva_value *move_shuffle(kva_layout *l, kva_builder *b, kva_node *n) {
   return kva_layout_shuffle(b, n, last_of(l, kva_layout_shuffled(n)));
 }
 
+static bool spread_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
+  const kva_value *x = kva_layout_spread(n);
+  return x && marked(l, x);
+}
+
+static kva_value *move_spread(kva_layout *l, kva_builder *b, kva_node *n) {
+  return kva_layout_spread_last(b, n, last_of(l, kva_layout_spread(n)));
+}
+
 static bool resize_follows(const kva_layout *l, const kva_node *n, marked_fn marked) {
   const kva_value *x = kva_layout_resized(n);
   return x && marked(l, x) && !enlarges_for_others(l, n, x);
@@ -301,6 +310,7 @@ static kva_value *move_norm(kva_layout *l, kva_builder *b, kva_node *n) {
 /* The image of which a chain of nodes that ends with n is one step of a region; NULL: it ends none. */
 static const kva_value *source_of_chain(const kva_node *n) {
   const kva_value *x = kva_layout_shuffled(n);
+  if (!x) x = kva_layout_spread(n);
   if (!x) x = kva_layout_resized(n);
   return x ? x : kva_layout_normalized(n);
 }
@@ -319,8 +329,8 @@ typedef struct follower {
 
 static const follower followers[] = {{elements_follow, move_elements}, {is_batch_norm, move_batch_norm},
                                      {axes_follow, move_axes},         {shuffle_follows, move_shuffle},
-                                     {resize_follows, move_resize},    {norm_follows, move_norm},
-                                     {window_follows, move_window}};
+                                     {spread_follows, move_spread},    {resize_follows, move_resize},
+                                     {norm_follows, move_norm},        {window_follows, move_window}};
 
 /* NULL: n does not follow. */
 static const follower *follower_of(const kva_layout *l, const kva_node *n, marked_fn marked) {

@@ -54,6 +54,10 @@ kva_value *kva_layout_shuffled(const kva_node *n);
 /* The result of n, which ends one, with channels last; x: what it shuffles, with channels last. */
 kva_value *kva_layout_shuffle(kva_builder *b, const kva_node *n, kva_value *x);
 
+/* What n spreads the channels of over places, as DepthToSpace does, and its result with channels last. */
+kva_value *kva_layout_spread(const kva_node *n);
+kva_value *kva_layout_spread_last(kva_builder *b, const kva_node *n, kva_value *x);
+
 /* layout_resize.c: what n resizes along its last axis by a product with a matrix, if it is or ends such a product;
  * NULL: it does not. */
 kva_value *kva_layout_resized(const kva_node *n);
@@ -73,6 +77,8 @@ kva_value *kva_layout_norm(kva_builder *b, const kva_node *n, kva_value *last);
 
 /* layout_apart.c: transposed convolutions in g whose windows lie side by side become convolutions of one tap. */
 bool kva_layout_apart(kva_layout *l, kva_graph *g);
+/* Whether n is one of them. */
+bool kva_layout_is_apart(const kva_node *n);
 
 /* layout_products.c: products with constants in g become convolutions. Constants of all graphs are counted before. */
 void kva_layout_count_readers(kva_layout *l, const kva_graph *g);

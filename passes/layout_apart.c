@@ -1,6 +1,6 @@
-/* Transposed convolutions whose windows lie side by side, for layout.c: where the stride is the kernel's extent, a
- * result is one tap of one position, so that all of them are a convolution of one tap, with as many filters for each
- * filter as it has taps, whose results are then put in place:
+/* Transposed convolutions whose windows lie side by side, for layout.c: where the stride is the kernel's extent, or an
+ * axis has one position, a result is one tap of one position, so that all of them are a convolution of one tap, with as
+ * many filters for each filter as it has taps, whose results are then put in place:
  *
  *   y[n, o, h K + i, w L + j] = sum over c of x[n, c, h, w] filter[c, o, i, j]
  *
@@ -11,7 +11,15 @@
 
 enum { AXES = 2, MIN_FILTERS = 16 };
 
-/* Kernel and stride are the same, nothing is added at the edges or left out, and filters are known floats. */
+/* Along axis d nothing is added at the edges or left out. */
+static bool is_apart(const kva_node *n, const kva_window *w, uint32_t d) {
+  int64_t positions = kva_type_extent(kva_operand_type(n, 0), 2 + d),
+          results = kva_type_extent(n->results[0].type, 2 + d);
+  bool apart = positions == 1 || w->kernel[d] == w->stride[d];
+  return apart && w->dilation[d] == 1 && w->before[d] == 0 && results == positions * w->kernel[d];
+}
+
+/* The filters, known floats. NULL: windows overlap, or there are too few of them. */
 static const kva_tensor_data *filters_of(const kva_node *n) {
   if (!kva_is(n, KVA_OP_conv_input_grad)) return NULL;
   const kva_conv_input_grad_attrs *a = n->attrs;
@@ -23,11 +31,14 @@ static const kva_tensor_data *filters_of(const kva_node *n) {
   kva_window window = kva_conv_window(w, a->strides, a->pads, a->dilations);
   int64_t each = kva_type_extent(w, 1);
   for (uint32_t d = 0; d < window.n; d++) {
-    bool apart = window.kernel[d] == window.stride[d] && window.dilation[d] == 1 && window.before[d] == 0;
-    if (!apart || kva_type_extent(y, 2 + d) != kva_type_extent(x, 2 + d) * window.stride[d]) return NULL;
+    if (!is_apart(n, &window, d)) return NULL;
     each *= window.kernel[d];
   }
   return each >= MIN_FILTERS ? filters : NULL;
+}
+
+bool kva_layout_is_apart(const kva_node *n) {
+  return filters_of(n) != NULL;
 }
 
 /* [taps * O, C, 1 ...] of w [C, O, taps]. */

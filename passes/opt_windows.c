@@ -7,7 +7,8 @@
  *   dx[s q + r] = sum over j of dy[q + e - j] w[k0 + s j],   k0 = (r + before) mod s, e = (r + before - k0) / s,
  *
  * and their results are put side by side; a phase without taps is zero. (One contraction for all phases has as many
- * taps for each as that with most, and stores every s-th element.)
+ * taps for each as that with most, and stores every s-th element.) Those whose windows lie apart are left to pass
+ * layout.
  * max_pool_grad, which asks for each element which windows it has won, becomes a scatter: each window adds its gradient
  * to the element that won.
  *
@@ -16,6 +17,7 @@
  */
 #include "ops/conv.h"
 #include "ops/pool.h"
+#include "passes/layout.h"
 #include "passes/passes_internal.h"
 
 enum { MAX_PHASES = 16 };
@@ -187,7 +189,7 @@ static kva_value *by_winners(kva_builder *b, const kva_node *n) {
 /* ---- the sweep --------------------------------------------------------------------------------------------------- */
 
 static kva_value *rewritten(kva_builder *b, const kva_node *n) {
-  if (kva_is(n, KVA_OP_conv_input_grad)) return by_phases(b, n);
+  if (kva_is(n, KVA_OP_conv_input_grad)) return kva_layout_is_apart(n) ? NULL : by_phases(b, n);
   return kva_is(n, KVA_OP_max_pool_grad) ? by_winners(b, n) : NULL;
 }
 

@@ -48,6 +48,46 @@ static void test_gradients(void **unused) {
   check("b", 0, 1);
 }
 
+static void check_zeros(const kva_text *bytes, bool by_norm) {
+  const int64_t three = 3;
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, &three), *out = NULL;
+  kva_status status = pk_load(bytes, diag, &m);
+  const kva_ref_tensor *inputs[] = {in};
+  if (!status) status = kva_ref_run(m, m->functions.data[0], inputs, &out, NULL, NULL, NULL, NULL, diag);
+  if (status) kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  for (int i = 0; i < 3; i++) assert_true(out->f[i] == (by_norm ? 1 : 0)); /* x / 1 */
+  kva_ref_tensor_free(in), kva_ref_tensor_free(out);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+/* Gradients of norms at 0 are finite, though that of a root is not. */
+static void test_norm_of_zeros(void **unused) {
+  (void)unused;
+  static const char *const norms[] = {"ReduceL2", "LpNormalization"};
+  for (int i = 0; i < 2; i++) {
+    kva_text g = {0}, n = pk_node("Gradient", "a", "da", "gradient"), target = {0};
+    pk_str(&n, 7, "ai.onnx.preview.training");
+    pk_sub(&n, 5, pk_attr_strings("xs", "a"));
+    pk_str(&target, 1, "y");
+    pk_int(&target, 20, 3);
+    pk_str(&target, 4, "y");
+    pk_sub(&n, 5, target);
+    pk_sub(&g, 1, pk_node(norms[i], "a", "norm", "norm"));
+    pk_sub(&g, 1, pk_node("ReduceSum", "norm", "y", "sum"));
+    pk_sub(&g, 1, n);
+    pk_sub(&g, 11, pk_value("a", KVA_F32, "3"));
+    pk_sub(&g, 12, pk_value("da", KVA_F32, "3"));
+    kva_text m = pk_model(g, 13);
+    pk_sub(&m, 8, pk_opset("ai.onnx.preview.training", 1));
+    check_zeros(&m, i == 1);
+    kva_text_free(&m);
+  }
+}
+
 static void test_refusals(void **unused) {
   (void)unused;
   pk_expect(gradient_model("a,b", "b a", "y"), KVA_UNSUPPORTED, "input 0 is not 'a': gradients at other values");
@@ -56,6 +96,7 @@ static void test_refusals(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_refusals)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_norm_of_zeros),
+                                     cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,12 +189,18 @@ static kva_value *apply_matrix(kva_onnx_call *k, const resize *r, const axis_map
   const kva_type *t = x->type;
   int64_t n = count_neighbours(r, a), *places = KVA_NEW_ARRAY(k->c->arena, int64_t, n);
   double *weights = KVA_NEW_ARRAY(k->c->arena, double, n);
-  float *matrix = KVA_NEW_ARRAY(b->m->arena, float, a->out * a->in + 1);
+  bool wide = t->dtype == KVA_F64;
+  int64_t elements = a->out * a->in;
+  double *matrix = KVA_NEW_ARRAY(wide ? b->m->arena : k->c->arena, double, elements + 1);
+  float *narrow = wide ? NULL : KVA_NEW_ARRAY(b->m->arena, float, elements + 1);
   for (int64_t i = 0; i < a->out; i++) {
     find_neighbours(r, a, i, n, places, weights);
-    for (int64_t j = 0; j < n; j++) matrix[i * a->in + places[j]] += (float)weights[j];
+    for (int64_t j = 0; j < n; j++) matrix[i * a->in + places[j]] += weights[j];
   }
-  kva_value *m = kva_cast(b, constant(k, KVA_F32, 2, (int64_t[]){a->out, a->in}, matrix), t->dtype);
+  for (int64_t i = 0; narrow && i < elements; i++) narrow[i] = (float)matrix[i];
+  const void *data = wide ? (const void *)matrix : narrow;
+  kva_value *m = constant(k, wide ? KVA_F64 : KVA_F32, 2, (int64_t[]){a->out, a->in}, data);
+  m = kva_cast(b, m, t->dtype);
   kva_dim dims[3] = {kva_onnx_product(b, t->dims, 0, axis), t->dims[axis],
                      kva_onnx_product(b, t->dims, axis + 1, t->rank)};
   kva_dim shape[KVA_MAX_RANK];

@@ -9,8 +9,9 @@
  * gives y = 0 and lse = -inf. lse is float (double for double).
  *
  * Gradients recompute the probabilities p = exp(s - lse): attention_grad_q.c, attention_grad_kv.c, attention_grad.c.
- * mask, slopes and lse have none. Tolerance 64: the exponential magnifies the error of a score, a sum of D products;
- * scores of typical models stay below 50. */
+ * Where the mask is a finite number for all keys of a query, so large that lse cannot hold the logarithm of their
+ * number beside it, each p would be 1: -inf says that a query has no keys. mask, slopes and lse have none. Tolerance
+ * 64: the exponential magnifies the error of a score, a sum of D products; scores of typical models stay below 50. */
 #include "ops/attention.h"
 #include "ops/check.h"
 #include "ops/element.h"

@@ -387,9 +387,33 @@ static double scale_attr(double scale, kva_dim head_size) {
   return fabs(scale * sqrt((double)d) - 1) < 1e-7 ? 0 : scale;
 }
 
+/* Some row of w has no score of a visible key. */
+static bool has_hidden_row(const kva_tensor_data *w) {
+  int64_t keys = w->dims[w->rank - 1], n = 1;
+  if (w->dtype != KVA_F32) return true;
+  for (uint32_t d = 0; d < w->rank; d++) n *= w->dims[d];
+  for (int64_t row = 0; row < n; row += keys) {
+    const float *added = (const float *)w->data + row;
+    int64_t k = 0;
+    while (k < keys && !(added[k] > KVA_HIDDEN_SCORE)) k++;
+    if (k == keys) return true;
+  }
+  return false;
+}
+
+/* A query may have nothing but hidden keys with a finite score, as queries of padding have. In float their lse is that
+ * score, without the logarithm of their number, so that gradients would take 1 for every probability. Masks of keys,
+ * the same for all queries, hide all of them in an empty sequence alone. */
+static bool may_hide_all(const kept_mask *mask) {
+  const kva_type *t = mask->value->type;
+  const kva_tensor_data *w = kva_constant_of(mask->value);
+  if (t->rank < 2 || kva_expr_is(t->dims[t->rank - 2], 1)) return false;
+  return mask->kind == KVA_MASK_ADDED ? !w || has_hidden_row(w) : mask->finite;
+}
+
 static bool may_be_mask(const scores *s) {
-  for (uint32_t i = 0; i < s->n_masks; i++)
-    if (s->b->m->train && kva_depends_on_parameters(s->masks[i].value)) return false;
+  for (uint32_t i = 0; s->b->m->train && i < s->n_masks; i++)
+    if (kva_depends_on_parameters(s->masks[i].value) || may_hide_all(&s->masks[i])) return false;
   return true;
 }
 

@@ -16,7 +16,8 @@
  * >= 0 ensures that every query sees at least one key. Where a condition with such a score stays, -1e30 is added,
  * beside which scores vanish: a query without any visible key gets the mean of all values, as the model gives it. Added
  * masks that stay keep their values. Limit: where several masks only together hide all keys of a query, which is
- * padding then, the mean may be one of other keys than in the model. */
+ * padding then, the mean may be one of other keys than in the model, and gradients take the probability of each of them
+ * for 1; this matters where a loss reads what queries of padding give. */
 #include "passes/raise.h"
 #include "ops/check.h"
 #include "passes/raise_mask.h"

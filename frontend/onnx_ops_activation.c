@@ -10,6 +10,12 @@ static kva_value *is_negative(kva_onnx_call *k, kva_value *x) {
   return kva_build2(k->b, KVA_OP_less, x, num(k, 0));
 }
 
+/* At 0, where the definition has no gradient, that of negative numbers counts, as in PyTorch: networks begin with zeros
+ * there, behind normalisations whose scale is 0. */
+static kva_value *is_positive(kva_onnx_call *k, kva_value *x) {
+  return kva_build2(k->b, KVA_OP_less, num(k, 0), x);
+}
+
 /* alpha * (exp(x) - 1) */
 static kva_value *scaled_expm1(kva_onnx_call *k, kva_value *x, double alpha) {
   kva_value *e = kva_sub(k->b, kva_build1(k->b, KVA_OP_exp, x), num(k, 1));
@@ -18,7 +24,7 @@ static kva_value *scaled_expm1(kva_onnx_call *k, kva_value *x, double alpha) {
 
 kva_status kva_onnx_leaky_relu(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0), *scaled = kva_mul(k->b, x, num(k, kva_onnx_float(k, "alpha", 0.01)));
-  return kva_onnx_done(k, kva_onnx_where(k->b, is_negative(k, x), scaled, x));
+  return kva_onnx_done(k, kva_onnx_where(k->b, is_positive(k, x), x, scaled));
 }
 
 /* Before opset 7 a slope of C elements belongs to axis 1; since then it broadcasts to x. */
@@ -26,7 +32,7 @@ kva_status kva_onnx_prelu(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0), *slope = kva_onnx_in(k, 1);
   if (k->version < 7 && slope->type->rank == 1 && x->type->rank > 1)
     slope = kva_onnx_channels(k->b, slope, x->type->rank);
-  return kva_onnx_done(k, kva_onnx_where(k->b, is_negative(k, x), kva_mul(k->b, x, slope), x));
+  return kva_onnx_done(k, kva_onnx_where(k->b, is_positive(k, x), x, kva_mul(k->b, x, slope)));
 }
 
 kva_status kva_onnx_elu(kva_onnx_call *k) {

@@ -467,18 +467,18 @@ static kva_status import_outputs(kva_import *im, const kva_import_scope *s, cons
   return im->c.b.failed ? KVA_INVALID : KVA_OK;
 }
 
-static void note_read(kva_import *im, kva_map *read, size_t n, char *const *names) {
-  for (size_t i = 0; i < n; i++) kva_map_set_str(read, kva_pb_str(names[i]), im);
+static void note_read(kva_map *read, size_t n, char *const *names) {
+  for (size_t i = 0; i < n; i++) kva_map_set_str(read, kva_pb_str(names[i]), read);
 }
 
-static void note_reads(kva_import *im, kva_map *read, size_t n, kva_pb_node *const *nodes) {
+static void note_reads(kva_map *read, size_t n, kva_pb_node *const *nodes) {
   for (size_t i = 0; i < n; i++) {
-    note_read(im, read, nodes[i]->n_input, nodes[i]->input);
+    note_read(read, nodes[i]->n_input, nodes[i]->input);
     for (size_t a = 0; a < nodes[i]->n_attribute; a++) {
       const kva_pb_graph *g = nodes[i]->attribute[a]->g;
       if (!g) continue;
-      note_reads(im, read, g->n_node, g->node);
-      for (size_t k = 0; k < g->n_output; k++) note_read(im, read, 1, &g->output[k]->name);
+      note_reads(read, g->n_node, g->node);
+      for (size_t k = 0; k < g->n_output; k++) note_read(read, 1, &g->output[k]->name);
     }
   }
 }
@@ -487,11 +487,11 @@ static void note_reads(kva_import *im, kva_map *read, size_t n, kva_pb_node *con
 static const kva_map *names_read(kva_import *im) {
   const kva_pb_model *m = im->model;
   kva_map *read = kva_map_create(im->c.arena);
-  note_reads(im, read, m->graph->n_node, m->graph->node);
-  for (size_t i = 0; i < m->graph->n_output; i++) note_read(im, read, 1, &m->graph->output[i]->name);
+  note_reads(read, m->graph->n_node, m->graph->node);
+  for (size_t i = 0; i < m->graph->n_output; i++) note_read(read, 1, &m->graph->output[i]->name);
   for (size_t i = 0; i < m->n_functions; i++) {
-    note_reads(im, read, m->functions[i]->n_node, m->functions[i]->node);
-    note_read(im, read, m->functions[i]->n_output, m->functions[i]->output);
+    note_reads(read, m->functions[i]->n_node, m->functions[i]->node);
+    note_read(read, m->functions[i]->n_output, m->functions[i]->output);
   }
   return read;
 }

@@ -110,7 +110,7 @@ kva_status kva_onnx_lp_norm(kva_onnx_call *k) {
   if (p == 2) norm = kva_onnx_norm(b, norm);
   kva_value *zero = kva_scalar_like(b, x, 0), *is_zero = kva_build2(b, KVA_OP_equal, norm, zero);
   norm = kva_onnx_where(b, is_zero, kva_scalar_like(b, x, 1), norm);
-  return kva_onnx_done(k, kva_div(b, x, norm));
+  return kva_onnx_done(k, kva_onnx_where(b, is_zero, zero, kva_div(b, x, norm)));
 }
 
 /* (x - mean) / (sqrt(mean(x^2) - mean(x)^2) + 1e-9), with the variance computed from differences. */

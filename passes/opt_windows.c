@@ -26,12 +26,6 @@ static kva_dim number(const kva_builder *b, int64_t v) {
   return kva_expr_const(b->m->exprs, v);
 }
 
-static bool is_static(const kva_type *t, uint32_t first) {
-  for (uint32_t d = first; d < t->rank; d++)
-    if (!kva_expr_is_const(t->dims[d], NULL)) return false;
-  return true;
-}
-
 /* ---- convolutions ------------------------------------------------------------------------------------------------ */
 
 typedef struct strided {
@@ -143,7 +137,7 @@ static kva_value *cut(kva_builder *b, kva_value *x, const kva_type *to) {
 static kva_value *by_phases(kva_builder *b, const kva_node *n) {
   const kva_conv_input_grad_attrs *a = n->attrs;
   const kva_type *dy = kva_operand_type(n, 0), *w = kva_operand_type(n, 1), *dx = n->results[0].type;
-  if (!is_static(dy, 1) || !is_static(w, 0) || !is_static(dx, 1)) return NULL;
+  if (!kva_type_is_static_from(dy, 1) || !kva_type_is_static_from(w, 0) || !kva_type_is_static_from(dx, 1)) return NULL;
   strided s = {.b = b, .n = n, .w = kva_conv_window(w, a->strides, a->pads, a->dilations), .group = a->group};
   kva_dim dims[KVA_MAX_RANK] = {dx->dims[0], dx->dims[1]};
   uint32_t rank = 2;
@@ -158,11 +152,12 @@ static kva_value *by_phases(kva_builder *b, const kva_node *n) {
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-/* [N, C, all positions]: x, or the type of it. */
-static void planes_of(const kva_builder *b, const kva_type *t, kva_dim *out) {
+/* The dimensions of t as [N, C, all positions]; the number of these. */
+static int64_t planes_of(const kva_builder *b, const kva_type *t, kva_dim *out) {
   int64_t positions = 1;
   for (uint32_t d = 2; d < t->rank; d++) positions *= kva_type_extent(t, d);
   out[0] = t->dims[0], out[1] = t->dims[1], out[2] = number(b, positions);
+  return positions;
 }
 
 /* A window that is all padding has no winner, and its index is negative. */
@@ -170,11 +165,10 @@ static kva_value *by_winners(kva_builder *b, const kva_node *n) {
   kva_value *winner = kva_operand(n, 0), *dy = kva_operand(n, 1);
   const kva_type *dx = n->results[0].type;
   bool narrow = kva_dtype_bits(dx->dtype) < 32; /* sums would round at each window */
-  if (narrow || !is_static(dy->type, 2) || !is_static(dx, 2)) return NULL;
+  if (narrow || !kva_type_is_static_from(dy->type, 2) || !kva_type_is_static_from(dx, 2)) return NULL;
   kva_dim in[3], out[3];
-  planes_of(b, dy->type, in), planes_of(b, dx, out);
-  int64_t positions;
-  if (!kva_expr_is_const(out[2], &positions) || positions == 0) return NULL;
+  int64_t positions = planes_of(b, dx, out);
+  if (!planes_of(b, dy->type, in) || !positions) return NULL;
   kva_value *zero = kva_scalar_like(b, winner, 0);
   kva_value *won = kva_build2(b, KVA_OP_less_equal, zero, winner);
   dy = kva_build3(b, KVA_OP_where, won, dy, kva_scalar_like(b, dy, 0));

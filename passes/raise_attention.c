@@ -388,15 +388,15 @@ static double scale_attr(double scale, kva_dim head_size) {
   return fabs(scale * sqrt((double)d) - 1) < 1e-7 ? 0 : scale;
 }
 
-/* Some row of w has no score of a visible key. */
-static bool has_hidden_row(const kva_tensor_data *w) {
+/* Some row of w, times factor, has no score of a visible key. */
+static bool has_hidden_row(const kva_tensor_data *w, double factor) {
   int64_t keys = w->dims[w->rank - 1], n = 1;
   if (w->dtype != KVA_F32) return true;
   for (uint32_t d = 0; d < w->rank; d++) n *= w->dims[d];
   for (int64_t row = 0; row < n; row += keys) {
     const float *added = (const float *)w->data + row;
     int64_t k = 0;
-    while (k < keys && !(added[k] > KVA_HIDDEN_SCORE)) k++;
+    while (k < keys && !(added[k] * factor > KVA_HIDDEN_SCORE)) k++;
     if (k == keys) return true;
   }
   return false;
@@ -409,7 +409,7 @@ static bool may_hide_all(const kept_mask *mask) {
   const kva_type *t = mask->value->type;
   const kva_tensor_data *w = kva_constant_of(mask->value);
   if (t->rank < 2 || kva_expr_is(t->dims[t->rank - 2], 1)) return false;
-  return mask->kind == KVA_MASK_ADDED ? !w || has_hidden_row(w) : mask->finite;
+  return mask->kind == KVA_MASK_ADDED ? !w || has_hidden_row(w, mask->factor) : mask->finite;
 }
 
 static bool may_be_mask(const scores *s) {

@@ -152,32 +152,51 @@ def memory(path, tool, environment):
     return {"memory": {"kvasir": own if code == 0 else None, "ort": peer if peer_code == 0 else None}}
 
 
+def environment_of(tool):
+    return {**os.environ, "KVASIR_CACHE": "off", "KVASIR_LIBRARY": str(tool.parent / "libkvasir.so"),
+            "PYTHONPATH": str(ROOT / "tools/python")}
+
+
+def compared(script, model, environment, limit):
+    """What `script --compare MODEL` prints, or how it ended."""
+    try:
+        done = subprocess.run([sys.executable, script, "--compare", model], capture_output=True, text=True,
+                              env=environment, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"status": "timeout", "message": f"more than {limit} s"}
+    if done.returncode:
+        return {"status": "crash", "message": f"exit code {done.returncode}: " + done.stderr.strip()[-300:]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def measure(path, tool, environment):
     checked = subprocess.run([tool, "check", path], capture_output=True, text=True, env=environment)
     result = {"name": path.stem, "bytes": path.stat().st_size, "check": checked.returncode}
-    try:
-        done = subprocess.run([sys.executable, __file__, "--compare", path], capture_output=True, text=True,
-                              env=environment, timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        return {**result, "status": "timeout", "message": f"more than {LIMIT} s"}
-    if done.returncode:
-        return {**result, "status": "crash", "message": f"exit code {done.returncode}: " + done.stderr.strip()[-300:]}
-    result.update(json.loads(done.stdout.splitlines()[-1]))
+    result.update(compared(__file__, path, environment, LIMIT))
     if "seconds" in result:
         result.update(memory(path, tool, environment))
     return result
 
 
+def last_results(path):
+    """The last line of each model, by name."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    last = {r["name"]: r for r in lines}
+    return [last[name] for name in sorted(last)]
+
+
+def append(path, result):
+    with path.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+
+
 def measure_all(folder, tool, only):
-    environment = {**os.environ, "KVASIR_CACHE": "off", "KVASIR_LIBRARY": str(tool.parent / "libkvasir.so"),
-                   "PYTHONPATH": str(ROOT / "tools/python")}
-    results = folder / "results.jsonl"
-    known = {json.loads(line)["name"] for line in results.read_text().splitlines()} if results.exists() else set()
+    environment, results = environment_of(tool), folder / "results.jsonl"
+    known = {r["name"] for r in last_results(results)}
     models = [p for p in folder.glob(f"{only}*.onnx") if p.stem not in known and p.with_suffix(".npz").exists()]
     for path in sorted(models, key=lambda p: p.stat().st_size):
         result = measure(path, tool, environment)
-        with results.open("a") as file:
-            file.write(json.dumps(result) + "\n")
+        append(results, result)
         print(result["name"], result["status"], result.get("message", result.get("error")), flush=True)
 
 
@@ -228,19 +247,21 @@ def summary(results):
     yield f"Symbolic against static, geometric mean: {mean(twins):.2f}; worst: {worst:.2f}, of {len(twins)}."
 
 
+def print_messages(results):
+    print()
+    for r in results:
+        if "message" in r:
+            print(f"- {r['name']}: {' '.join(r['message'].split())}")
+
+
 def table(folder):
-    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-    last = {r["name"]: r for r in lines}
-    results = [last[name] for name in sorted(last)]
+    results = last_results(folder / "results.jsonl")
     print("\n".join(summary([r for r in results if r["status"] != "peer"])))
     print("\n| model | result | error | ms | × ONNX Runtime | × static | MB | MB of ONNX Runtime |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     for r in results:
         print(row(r))
-    print()
-    for r in results:
-        if "message" in r:
-            print(f"- {r['name']}: {' '.join(r['message'].split())}")
+    print_messages(results)
 
 
 def main():

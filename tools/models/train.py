@@ -13,10 +13,8 @@ import argparse
 import copy
 import json
 import math
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -176,27 +174,13 @@ def compare(name):
 # ---- the processes of a model ---------------------------------------------------------------------------------------
 
 
-def measure(name, tool):
-    environment = {**os.environ, "KVASIR_CACHE": "off", "KVASIR_LIBRARY": str(tool.parent / "libkvasir.so"),
-                   "PYTHONPATH": str(run.ROOT / "tools/python")}
-    try:
-        done = subprocess.run([sys.executable, __file__, "--compare", name], capture_output=True, text=True,
-                              env=environment, timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        return {"name": name, "status": "timeout", "message": f"more than {LIMIT} s"}
-    if done.returncode:
-        return {"name": name, "status": "crash", "message": f"exit code {done.returncode}: " + done.stderr.strip()[-300:]}
-    return {"name": name, **json.loads(done.stdout.splitlines()[-1])}
-
-
 def measure_all(folder, tool, only):
-    results = folder / "train.jsonl"
-    known = {json.loads(line)["name"] for line in results.read_text().splitlines()} if results.exists() else set()
+    environment, results = run.environment_of(tool), folder / "train.jsonl"
+    known = {r["name"] for r in run.last_results(results)}
     names = list(models())
-    for name in [n for start in only for n in names if n.startswith(start) and n not in known]:
-        result = measure(name, tool)
-        with results.open("a") as file:
-            file.write(json.dumps(result) + "\n")
+    for name in dict.fromkeys(n for start in only for n in names if n.startswith(start) and n not in known):
+        result = {"name": name, **run.compared(__file__, name, environment, LIMIT)}
+        run.append(results, result)
         said = result.get("message") or f"{result.get('double', math.nan):.0e} {result['error']:.0e} ({result['peer_error']:.0e})"
         print(name, result["status"], said, {n: round(s, 4) for n, s in result.get("seconds", {}).items()}, flush=True)
 
@@ -204,23 +188,23 @@ def measure_all(folder, tool, only):
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
+def row(r):
+    seconds = run.cell(r, "seconds", "kvasir")
+    errors = [run.number(r.get(key), "{:.0e}") for key in ("double", "error", "peer_error")]
+    cells = [r["name"], r["status"], *errors, run.number(seconds and seconds * 1e3, "{:.1f}"),
+             run.number(run.quotient(r, "kvasir", "torch"), "{:.2f}")]
+    return f"| {' | '.join(cells)} |"
+
+
 def table(folder):
-    lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
-    last = {r["name"]: r for r in lines}
-    results = [last[name] for name in sorted(last) if last[name]["status"] != "peer"]
+    results = [r for r in run.last_results(folder / "train.jsonl") if r["status"] != "peer"]
     ratios = [q for r in results if (q := run.quotient(r, "kvasir", "torch"))]
     print(f"{len(results)} models: {sum(r['status'] == 'agrees' for r in results)} agree. Time against PyTorch, geometric "
           f"mean: {run.mean(ratios):.2f}; above 1: {sum(q > 1 for q in ratios)} of {len(ratios)}.")
     print("\n| model | gradients | in double | in float | PyTorch's | ms | × PyTorch |\n|---|---|---:|---:|---:|---:|---:|")
     for r in results:
-        seconds = run.cell(r, "seconds", "kvasir")
-        cells = [r["name"], r["status"], run.number(r.get("double"), "{:.0e}"), run.number(r.get("error"), "{:.0e}"), run.number(r.get("peer_error"), "{:.0e}"),
-                 run.number(seconds and seconds * 1e3, "{:.1f}"), run.number(run.quotient(r, "kvasir", "torch"), "{:.2f}")]
-        print(f"| {' | '.join(cells)} |")
-    print()
-    for r in results:
-        if "message" in r:
-            print(f"- {r['name']}: {' '.join(r['message'].split())}")
+        print(row(r))
+    run.print_messages(results)
 
 
 def main():

@@ -143,15 +143,6 @@ LLVMValueRef kva_ll_local(kva_emit *e, const kva_kbuf *buf) {
   return v;
 }
 
-static LLVMValueRef scope_list(kva_emit *e, LLVMMetadataRef *scopes, uint32_t n, uint32_t only, uint32_t except) {
-  LLVMMetadataRef *list = KVA_NEW_ARRAY(e->scratch, LLVMMetadataRef, n + 1);
-  uint32_t len = 0;
-  for (uint32_t i = 0; i < n; i++) {
-    if ((only == UINT32_MAX || i == only) && i != except) list[len++] = scopes[i];
-  }
-  return LLVMMetadataAsValue(e->ctx, LLVMMDNodeInContext2(e->ctx, list, len));
-}
-
 static LLVMMetadataRef scope_create(kva_emit *e, LLVMMetadataRef domain, const char *kernel, uint32_t buffer) {
   char name[128];
   int n = snprintf(name, sizeof name, "%.100s.%u", kernel, buffer);
@@ -159,16 +150,31 @@ static LLVMMetadataRef scope_create(kva_emit *e, LLVMMetadataRef domain, const c
   return LLVMMDNodeInContext2(e->ctx, parts, 2);
 }
 
-/* Each buffer has its own alias scope, disjoint from all others. */
+/* Whether a plan may give both the same memory. */
+static bool may_share(const kva_emit *e, uint32_t a, uint32_t b) {
+  const kva_kbuf *result = e->k->bufs.data[a], *operand = e->k->bufs.data[b];
+  if (result->space != KVA_K_PARAM || operand->space != KVA_K_PARAM || result->dtype != operand->dtype) return false;
+  return result->written && !operand->written && kva_kernel_in_place(e->k, result, operand);
+}
+
+/* Each buffer has its own alias scope, disjoint from all others but those whose memory it may share: LLVM may load
+ * elements of disjoint ones a second time, after a store. */
 static void create_scopes(kva_emit *e, const char *name) {
   uint32_t n = e->k->bufs.len;
   LLVMMetadataRef domain_name = LLVMMDStringInContext2(e->ctx, name, strlen(name));
   LLVMMetadataRef domain = LLVMMDNodeInContext2(e->ctx, &domain_name, 1);
   LLVMMetadataRef *scopes = KVA_NEW_ARRAY(e->scratch, LLVMMetadataRef, n + 1);
+  LLVMMetadataRef *others = KVA_NEW_ARRAY(e->scratch, LLVMMetadataRef, n + 1);
   for (uint32_t i = 0; i < n; i++) scopes[i] = scope_create(e, domain, name, i);
   for (uint32_t i = 0; i < n; i++) {
-    e->scopes[i] = scope_list(e, scopes, n, i, UINT32_MAX);
-    e->others[i] = scope_list(e, scopes, n, UINT32_MAX, i);
+    uint32_t len = 0;
+    for (uint32_t j = 0; j < n; j++) {
+      bool shares = may_share(e, i, j) || may_share(e, j, i);
+      e->shares[i] |= shares;
+      if (i != j && !shares) others[len++] = scopes[j];
+    }
+    e->scopes[i] = LLVMMetadataAsValue(e->ctx, LLVMMDNodeInContext2(e->ctx, &scopes[i], 1));
+    e->others[i] = LLVMMetadataAsValue(e->ctx, LLVMMDNodeInContext2(e->ctx, others, len));
   }
 }
 
@@ -192,6 +198,7 @@ static kva_emit emit_create(kva_codegen *cg, const kva_kernel *k) {
                     .scratch = scratch,
                     .k = k,
                     .bufs = KVA_NEW_ARRAY(scratch, LLVMValueRef, n_bufs),
+                    .shares = KVA_NEW_ARRAY(scratch, bool, n_bufs),
                     .scopes = KVA_NEW_ARRAY(scratch, LLVMValueRef, n_bufs),
                     .others = KVA_NEW_ARRAY(scratch, LLVMValueRef, n_bufs),
                     .values = KVA_NEW_ARRAY(scratch, LLVMValueRef, k->next_id + 1),

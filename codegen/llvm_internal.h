@@ -109,6 +109,7 @@ typedef struct kva_emit {
   LLVMValueRef spare;            /* CPU: 8 bytes on the stack for lanes that do not store */
   LLVMValueRef *values;          /* by instruction id: its value as last emitted */
   bool *varying;                 /* by instruction id, see kva_lanes */
+  bool *shares;                  /* by buffer id: a result may lie in its memory, or it in an operand's */
   LLVMValueRef *scopes, *others; /* alias metadata by buffer id */
   KVA_VEC(kva_binding) bindings;
   KVA_VEC(kva_shape_sum) shape_sums;

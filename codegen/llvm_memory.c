@@ -2,9 +2,9 @@
  * lanes become masks. A masked-off load gives 0 and accesses no memory. A CPU loads lanes that are 2 to 4 elements
  * apart as the vectors that hold them, and what lies between, and shuffles; likewise lanes that take turns in rows.
  *
- * Distinct buffers do not alias, except a result in place of an operand. ir/kernel_alias.c allows that only if the
- * stored element depends on every load of the element that it replaces, so data flow orders the two. Hence every access
- * carries its buffer's alias scope, and LLVM may move loads across stores to other buffers. */
+ * Distinct buffers do not alias, except a result in place of an operand, where ir/kernel_alias.c allows that. Hence
+ * every access carries its buffer's alias scope, and LLVM may move loads across stores to other buffers. It may also
+ * repeat them there, so a result and an operand that could share memory are not disjoint. */
 #include "codegen/llvm_internal.h"
 
 typedef enum reach { UNIFORM, CONTIGUOUS, NEAR, INTERLEAVED, SCATTERED } reach;
@@ -77,7 +77,7 @@ static LLVMValueRef plain_load(kva_emit *e, const kva_kinstr *i, LLVMTypeRef typ
   LLVMValueRef v = LLVMBuildLoad2(e->b, type, pointer, "");
   LLVMSetAlignment(v, alignment_of(e, i, type));
   annotate(e, buf, v);
-  if (buf->space == KVA_K_PARAM && !buf->written) {
+  if (buf->space == KVA_K_PARAM && !buf->written && !e->shares[buf->id]) {
     unsigned kind = LLVMGetMDKindIDInContext(e->ctx, "invariant.load", 14);
     LLVMSetMetadata(v, kind, LLVMMetadataAsValue(e->ctx, LLVMMDNodeInContext2(e->ctx, NULL, 0)));
   }

@@ -83,7 +83,7 @@ static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint
   if (kva_ll_cluster(e)) annotate_kernel(e, "maxclusterrank", kva_ll_cluster(e)); /* see llvm_ptx.c */
   if (n_maps) annotate_maps(e, n_maps);
   for (uint32_t i = 0; i < n_bufs; i++) {
-    kva_ll_parameter_attribute(e, i, "noalias", 0);
+    if (!e->shares[i]) kva_ll_parameter_attribute(e, i, "noalias", 0);
     kva_ll_parameter_attribute(e, i, "align", KVA_GPU_ALIGNMENT);
     if (!e->k->bufs.data[i]->written) kva_ll_parameter_attribute(e, i, "readonly", 0);
   }

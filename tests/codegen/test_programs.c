@@ -24,6 +24,11 @@ static const program programs[] = {
     {"maxima of NaN, either side", "main (float[3] x) => (float[3] y, float[3] z, float[3] u, float[3] v) {\n"
                                    "  n = kv.log(kv.abs(x) - 7.0)\n  y = kv.max(n, x)\n  z = kv.max(x, n)\n  u = "
                                    "kv.max(n, 0.0)\n  v = kv.min(0.0, n)\n}"},
+    /* LLVM loads a vector once more where its elements go to a function one by one (codegen/llvm_emit.c). */
+    {"results in the memory of what they are made of",
+     "main (double[80] x) => (double[80] a, double[80] b, double[80] c) {\n"
+     "  s = kv.cumsum <axis = 0> (x)\n  p = kv.neg(s)\n  q = kv.tanh(s)\n  r = kv.sin(s)\n"
+     "  a = kv.cumsum <axis = 0> (p)\n  b = kv.cumsum <axis = 0> (q)\n  c = kv.cumsum <axis = 0> (r)\n}"},
     /* Kernels that differ only in which index has which stride: once of one hash, and so compiled once. */
     {"a square matrix as it is and transposed",
      "main (double[16, 16] a, double[16, 4] b) => (double[16, 4] y, double[16, 4] z) {\n"

@@ -4,9 +4,10 @@
  *   - The load and the store have the same index. It contains the variable of every loop around the store that runs it
  *     more than once, so both belong to one iteration and no other iteration accesses the element. A kernel stores an
  *     element of a result once (ir/kernel.h).
- *   - The stored value depends on the load. Data flow then orders the two, even in a code generator that assumes
- *     different buffers to be disjoint and moves loads across stores.
- *   - One thread runs the iteration. Threads of a subgroup that run the same code would load what another one stored.
+ *   - The stored value depends on the load. Data flow then orders the two, even in a code generator that moves loads
+ *     across stores. One that may also repeat loads must know both buffers as one (codegen/llvm_emit.c).
+ *   - One thread runs the iteration, and no other one the load: not those of a subgroup that run the same code, nor
+ *     those that run what is before a loop over work items or threads, or before the condition that picks one of them.
  * At most one arm of an if runs; a load and a store in different arms need no order. */
 #include "ir/kernel.h"
 
@@ -123,8 +124,25 @@ static bool depends(const kva_kinstr *value, const kva_kinstr *load, bool *seen)
   return depends(c->init, load, seen) || (value->op == KVA_K_REDUCE && depends(c->yield, load, seen));
 }
 
+static bool is_parallel(const kva_kloop *l) {
+  return l->kind == KVA_K_GRID || l->kind == KVA_K_THREAD;
+}
+
+/* Where the index has no variable of a parallel loop around the store, what is around the store there is around the
+ * load, too. */
+static bool is_of_same_thread(const analysis *a, const kva_kinstr *load, const kva_kinstr *store) {
+  const kva_expr *index = written_out(a->k, store->index);
+  const kva_kregion *inner = store->region; /* the innermost region that the load must be in */
+  for (const kva_kloop *l = loop_around(store->region); l; l = loop_around(l->instr->region)) {
+    if (is_parallel(l) && !kva_expr_uses(index, l->var)) return kva_k_encloses(inner, load->region);
+    inner = l->instr->region;
+  }
+  return true;
+}
+
 static bool is_ordered(const analysis *a, const kva_kinstr *load, const kva_kinstr *store) {
   if (written_out(a->k, load->index) != written_out(a->k, store->index)) return false;
+  if (!is_of_same_thread(a, load, store)) return false;
   return depends(store->args[0], load, KVA_NEW_ARRAY(a->scratch, bool, a->k->next_id + 1));
 }
 

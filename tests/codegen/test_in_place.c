@@ -43,6 +43,9 @@ static void confirmed(void **state) {
   assert_true(in_place(state, KERNEL("", "grid i < 2 {\n %2 = index i\n %3 = index 1\n %4 = lt %2, %3 : int64\n if %4 "
                                          "{\n serial j < N {\n store y[j], 0.0\n}\n} else {\n serial m < N {\n" LOAD(
                                              "m") EXP STORE("m") "}\n}\n}\n")));
+  /* one work item, whose thread alone loads the element */
+  assert_true(in_place(state, KERNEL("threads 64 ", "grid i < 2 {\n %2 = index i\n %3 = lt %2, 1 : int64\n if %3 {\n"
+                                                    "thread j < 1 {\n" LOAD("0") EXP STORE("0") "}\n}\n}\n")));
   /* the last of several rounds */
   assert_true(
       in_place(state, KERNEL("", "grid i < 4*N {\n serial s < 3 {\n %2 = index s\n %3 = lt %2, 2 : int64\n if %3 "
@@ -83,6 +86,12 @@ static void refused(void **state) {
   assert_false(in_place(state, KERNEL("threads 64 ", "grid i < 4*N {\n" LOAD("i") EXP STORE("i") "}\n")));
   assert_false(in_place(state, KERNEL("threads 64 ", "grid b < N {\n thread i < 4 subgroup 16 {\n" LOAD("4*b + i")
                                                          EXP STORE("4*b + i") "}\n}\n")));
+  /* one of several work items or threads stores what all of them load */
+#define FIRST "%2 = index i\n %3 = lt %2, 1 : int64\n if %3 {\n"
+  assert_false(in_place(state, KERNEL("", LOAD("0") EXP "grid i < 2 {\n" FIRST STORE("0") "}\n}\n")));
+  assert_false(in_place(state, KERNEL("", "grid i < 2 {\n" LOAD("0") EXP FIRST STORE("0") "}\n}\n")));
+  assert_false(in_place(state, KERNEL("threads 64 ", LOAD("0") EXP "thread i < 1 {\n" STORE("0") "}\n")));
+#undef FIRST
   /* a result that is read, an operand that is written */
   assert_false(in_place(state, "kernel \"k\" (read float s[N], readwrite float y[N]) {\n grid i < N {\n" LOAD(
                                    "i") "%2 = load y[i]\n %1 = add %0, %2 : float\n" STORE("i") "}\n}\n"));

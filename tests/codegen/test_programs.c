@@ -29,6 +29,12 @@ static const program programs[] = {
      "main (double[80] x) => (double[80] a, double[80] b, double[80] c) {\n"
      "  s = kv.cumsum <axis = 0> (x)\n  p = kv.neg(s)\n  q = kv.tanh(s)\n  r = kv.sin(s)\n"
      "  a = kv.cumsum <axis = 0> (p)\n  b = kv.cumsum <axis = 0> (q)\n  c = kv.cumsum <axis = 0> (r)\n}"},
+    /* One of several work items stores where all of them have loaded, or not yet (ir/kernel_alias.c). */
+    {"results of single items in the memory of what they are made of",
+     "main (double[1, 1] x, double[1, 1] y) => (double[1, 1] a, double[1, 1] b, double[1, 1] c) {\n"
+     "  p = kv.cumsum(x)\n  q = kv.cumsum(y)\n  u = kv.tanh(p)\n"
+     "  v = kv.rms_norm <eps = 0.01> (p + q, u)\n  w = kv.min(v, p + q)\n"
+     "  a = kv.cumsum(u)\n  b = kv.cumsum(v)\n  c = kv.cumsum(w)\n}"},
     /* Kernels that differ only in which index has which stride: once of one hash, and so compiled once. */
     {"a square matrix as it is and transposed",
      "main (double[16, 16] a, double[16, 4] b) => (double[16, 4] y, double[16, 4] z) {\n"

@@ -123,6 +123,12 @@ static const kva_case cases[] = {
      .in = {{"2,3,7,40"}, {"3,1,3,3"}},
      .no_gradient = true},
     {.op = KVA_OP_conv, .attrs = "group=2; pads=1,1,1,1", .in = {{"2,6,6,9"}, {"10,3,3,3"}}, .no_gradient = true},
+    /* filters enough that every tap has a copy of its own */
+    {.op = KVA_OP_conv, .attrs = "pads=1,1,1,1", .in = {{"13,3,4,5"}, {"140,3,3,3"}}, .no_gradient = true},
+    {.op = KVA_OP_conv,
+     .attrs = "strides=2,2; pads=1,1,2,2",
+     .in = {{"11,3,9,11"}, {"150,3,3,5"}},
+     .no_gradient = true},
 /* bytes: channels that are no multiple of 4, depth in several slices, groups, strides, extreme values, all signs */
 #define CONV_BYTES(...) BYTES_OF(conv, __VA_ARGS__)
     CONV_BYTES("pads=1,1,1,1; ", "1,5,9,20", 0, 255, U8, "17,5,3,3", -128, 127, I8),
@@ -135,6 +141,7 @@ static const kva_case cases[] = {
     CONV_BYTES("group=2; pads=1,1,1,1; ", "2,8,6,9", 0, 255, U8, "20,4,3,3", -128, 127, I8),
     CONV_BYTES("group=3; pads=1,1,1,1; ", "1,3,4,40", 0, 255, U8, "3,1,3,3", -128, 127, I8),
     CONV_BYTES("pads=1,1,1,0,1,1; ", "2,4,4,5,6", 0, 255, U8, "12,4,2,3,3", -128, 127, I8),
+    CONV_BYTES("pads=1,1,1,1; ", "13,6,4,5", 0, 255, U8, "140,6,3,3", -128, 127, I8),
     CONV_BYTES("pads=1,1; ", "2,6,15", -128, 127, I8, "10,6,3", -128, 127, I8),
     CONV_BYTES("", "2,6,15", 0, 255, U8, "10,6,3", 0, 255, U8),
     CONV_BYTES("", "N=0,6,15", 0, 255, U8, "10,6,3", -128, 127, I8),
@@ -153,6 +160,10 @@ static const kva_case cases[] = {
     {.op = KVA_OP_conv_input_grad,
      .attrs = "pads=1,1,1,1; spatial=9,30",
      .in = {{"2,17,9,30"}, {"17,5,3,3"}},
+     .no_gradient = true},
+    {.op = KVA_OP_conv_input_grad,
+     .attrs = "pads=1,1,1,1; spatial=4,5",
+     .in = {{"13,3,4,5"}, {"3,140,3,3"}},
      .no_gradient = true},
     {.op = KVA_OP_conv_input_grad,
      .attrs = "strides=2,2; pads=1,1,1,1; spatial=11,37",

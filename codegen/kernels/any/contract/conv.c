@@ -7,8 +7,8 @@
  *
  * A line is the last spatial axis; the taps along it share one packed copy, the leading axes' taps are the
  * contraction's leads. Positions of a line behind its last result are computed in vain; where dilation makes them many,
- * every tap has a copy of its own, a phase, and lines end with their results. If windows have one tap, no stride and no
- * padding, an image is one line.
+ * or the time of their products is longer than that of copying, every tap has a copy of its own, a phase, and lines end
+ * with their results. If windows have one tap, no stride and no padding, an image is one line.
  *
  * The gradient of the input is a convolution of dilated dy (stride - 1 zeros between its elements) with the reversed
  * kernel. The zeros are skipped: the columns of one contraction are every stride-th position, which read every
@@ -21,6 +21,8 @@
 enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, SHORT_LINE = 8, MAX_LEADS = 256 };
 /* Taps have copies of their own if they read further behind a result, in positions or compared with results. */
 enum { MAX_BEHIND = 128, MIN_USED = 4 };
+/* Products in the time that a CPU takes to copy a line, and for each of its elements. */
+enum { PRODUCTS_OF_LINE = 320, PRODUCTS_OF_ELEMENT = 9, MIN_COLUMNS = 256 };
 
 typedef struct site {
   kva_window w; /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -239,11 +241,22 @@ static kva_contraction contraction_of(kva_lower *l, const kva_node *n, const sit
 }
 
 /* Lines, or panels, would be much longer for what dilated taps read behind them. */
+static bool are_lines_long(const kva_contraction *c, int64_t used, int64_t behind) {
+  return c->spread > 1 && (behind > MAX_BEHIND || used < MIN_USED * behind);
+}
+
+/* Products in vain take longer than copies for the taps that share one. Few columns are filled up to a panel anyway. */
+static bool are_copies_cheap(const kva_contraction *c, int64_t used, int64_t behind) {
+  int64_t rows, lines, copies = c->taps - (c->stride < c->taps ? c->stride : c->taps);
+  if (!kva_expr_is_const(c->rows, &rows) || ((const site *)c->user)->begins > 1) return false;
+  if (kva_expr_is_const(c->lines, &lines) && lines * used < MIN_COLUMNS) return false;
+  return rows * c->taps * behind > copies * (PRODUCTS_OF_LINE + PRODUCTS_OF_ELEMENT * used);
+}
+
 static bool has_taps_apart(const kva_contraction *c) {
   int64_t used, behind = (c->taps - 1) * c->spread / c->stride;
-  bool dilated = c->spread > 1 && c->l->target->kind == KVA_TARGET_CPU;
-  if (!dilated || !kva_expr_is_const(c->used, &used)) return false;
-  return behind > MAX_BEHIND || used < MIN_USED * behind;
+  if (c->l->target->kind != KVA_TARGET_CPU || !kva_expr_is_const(c->used, &used)) return false;
+  return are_lines_long(c, used, behind) || are_copies_cheap(c, used, behind);
 }
 
 /* Columns of an image: one line of all positions, or lines along the last axis. */

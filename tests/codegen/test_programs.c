@@ -169,7 +169,7 @@ static void check_program(const program *p, const char *arch, double tolerance) 
   kva_module *m = load(p, diag);
   evaluated expected = evaluate_reference(m, m->functions.data[0], NULL);
   kva_compiled *c;
-  const kva_compile_options options = {.target = test_target(0, arch)};
+  const kva_compile_options options = {.target = test_target(2, arch)};
   assert_int_equal(kva_compile(load(p, diag), &options, diag, &c), KVA_OK);
   evaluated found = evaluate_compiled(c, c->module->functions.data[0], NULL);
   assert_true(evaluated_equal(p->name, m, &expected, &found, tolerance));

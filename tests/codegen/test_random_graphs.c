@@ -50,7 +50,7 @@ static graph_setting setting_of(uint64_t seed) {
   s.graph.wide = a.v[2] % 4 != 0;
   s.graph.states = a.v[2] / 4 % 4 == 0;
   s.graph.control = a.v[2] / 16 % 4 == 0 && (s.graph.dtype == KVA_F32 || s.graph.dtype == KVA_F64);
-  s.target = test_target(1, NULL);
+  s.target = test_target(2, NULL);
   return s;
 }
 

@@ -59,7 +59,7 @@ static void check_stages(const random_graph_options *o, uint64_t seed) {
 
 /* For this machine, or for GPUs in turn. */
 static kva_target_options target_for(uint64_t seed, bool gpu) {
-  return test_target(1, !gpu ? NULL : seed % 2 ? "sm_80" : "sm_90a");
+  return test_target(2, !gpu ? NULL : seed % 2 ? "sm_80" : "sm_90a");
 }
 
 static void check_code(const random_graph_options *o, uint64_t seed, bool gpu) {

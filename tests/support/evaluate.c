@@ -170,7 +170,7 @@ kva_status evaluate_compiled_or_refuse(const kva_compiled *c, kva_function *f, c
   evaluated e = create(c->module, f->graph);
   kva_diag *diag = kva_diag_create();
   kva_session *s;
-  const kva_session_options options = {.threads = 1, .device = kva_artifact_arch(c->artifact) ? "ptxsim" : NULL};
+  const kva_session_options options = {.threads = 2, .device = kva_artifact_arch(c->artifact) ? "ptxsim" : NULL};
   if (kva_session_create(c->artifact, &options, diag, &s)) {
     kva_diag_print(diag, stderr);
     fail_msg("%s: no session", f->name);

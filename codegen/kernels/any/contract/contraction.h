@@ -35,6 +35,7 @@ struct kva_contraction {
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
   bool along_depth;   /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
+  int64_t turn;       /* columns after which b's conditions are the same again: the taps of a line; 0: not known */
   int64_t panel;      /* columns that memory of b has together; 0: all */
   int64_t panel_word; /* steps of a column that these have side by side */
   bool by_elements;   /* a CPU is as fast without tiles */

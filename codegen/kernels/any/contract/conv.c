@@ -18,7 +18,7 @@
 #include "ops/element.h"
 #include "codegen/kernels/any/contract/contraction.h"
 
-enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, SHORT_LINE = 8, MAX_LEADS = 256 };
+enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, SHORT_LINE = 8, MAX_LEADS = 256, MAX_TURN = 8 };
 /* Taps have copies of their own if they read further behind a result, in positions or compared with results. */
 enum { MAX_BEHIND = 128, MIN_USED = 4 };
 /* Products in the time that a CPU takes to copy a line, and for each of its elements. */
@@ -377,6 +377,7 @@ kva_contraction kva_contract_of_conv_weight_grad(kva_lower *l, const kva_node *n
   c.depth = kva_expr_mul(e, dy->dims[0], product_of(e, s->w.n - (c.leads > 1), dy->dims + 2));
   c.line = c.used = product_of(e, dw->rank - 1, dw->dims + 1);
   c.along_depth = true;
+  c.turn = s->w.kernel[s->w.n - 1] <= MAX_TURN ? s->w.kernel[s->w.n - 1] : 0;
   c.a = output_grad, c.b = image_under_tap, c.result = weight_result_at;
   c.by_elements = !kva_contract_has_rows(&c, MIN_ROWS);
   return c;

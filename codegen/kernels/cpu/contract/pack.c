@@ -183,13 +183,16 @@ static bool in_squares(const kva_tile *x) {
  * image, and from there transposed (llvm_transpose.c). Behind the last lead rows of the next step are written, which
  * come later, or room behind the last step. */
 static void pack_leads(const kva_tile *x, const kva_expr *k0, const kva_expr *step, const kva_expr *first) {
-  int64_t lanes = kva_tile_lanes(x);
-  kva_kloop *row = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.panel), "row");
+  int64_t lanes = kva_tile_lanes(x), turn = x->c->turn && x->t.panel % x->c->turn == 0 ? x->c->turn : 1;
+  kva_kloop *turns = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.panel / turn), "turn");
+  kva_kloop *of_turn = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, turn), "row");
   kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, lanes), "lead");
-  kva_kval v = element_at(x, k0, step, kva_tile_plus(x, first, lead->var), row->var);
-  kva_k_store(x->kb, x->squares, kva_tile_plus(x, kva_tile_times(x, row->var, lanes), lead->var), v);
+  const kva_expr *row = kva_tile_plus(x, kva_tile_times(x, turns->var, turn), of_turn->var);
+  kva_kval v = element_at(x, k0, step, kva_tile_plus(x, first, lead->var), row);
+  kva_k_store(x->kb, x->squares, kva_tile_plus(x, kva_tile_times(x, row, lanes), lead->var), v);
   kva_k_loop_end(x->kb, lead);
-  kva_k_loop_end(x->kb, row);
+  kva_k_loop_end(x->kb, of_turn);
+  kva_k_loop_end(x->kb, turns);
   kva_kloop *square = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->t.vectors), "square");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, kva_tile_num(x, lanes), "j");
   kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, lanes), "u");

@@ -38,6 +38,9 @@ enum {
 #define VECTOR_CYCLES 0.25
 #define STREAM_CYCLES 0.05
 
+/* Times as long for what packing takes longer. */
+#define BROKEN_TURNS 1.06
+
 /* ---- what is packed ---------------------------------------------------------------------------------------------- */
 
 static bool is_window(const kva_contraction *c) {
@@ -119,6 +122,11 @@ static double share_to_beat(const kva_contraction *c, int64_t vectors) {
   return vectors * c->l->target->vector_bytes % LINE ? 1.02 : 0.999;
 }
 
+/* Panels of whole turns are packed without arithmetic for each column (pack.c). */
+static double packing_share(const kva_contraction *c, int64_t panel) {
+  return c->turn > 1 && panel % c->turn ? BROKEN_TURNS : 1;
+}
+
 /* The widest and highest tile among the fastest; as wide as panels that it reads in place. Where columns are a multiple
  * of a symbol, as the positions of a batch of images are: for those of one. */
 static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *t) {
@@ -137,7 +145,7 @@ static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *
     int64_t most = kva_contract_most_rows(c->l->target, v);
     if (n->rows && n->rows < most) most = n->rows;
     for (int64_t r = most; r >= 1 && (r == most || (n->rows && 2 * r >= most)); r--) {
-      double cycles = tiles_cycles(c, n, columns, r, v);
+      double cycles = tiles_cycles(c, n, columns, r, v) * packing_share(c, v * lanes);
       double share = v < t->vectors ? share_to_beat(c, t->vectors) : 0.999;
       if (cycles < share * least) least = cycles, t->vectors = v, t->tile_rows = r;
     }

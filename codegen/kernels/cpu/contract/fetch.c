@@ -1,11 +1,14 @@
 /* The part of a matrix in memory that an item packs next is fetched to L2 while tiles are multiplied (tiles.c). The
  * contiguous pieces of a slice are too short for the hardware prefetcher. The last tiles before the packing fetch one
- * line of a factor in every step of the depth; lines fetched earlier would leave L2 again. */
+ * line of a factor in every step of the depth; lines fetched earlier would leave L2 again.
+ *
+ * Filters of a window are read where they lie: a slice of a row is a few lines, and in a gradient of the image those of
+ * two steps are pages apart. Each tile fetches those of the next one, for every lead the lines where its taps begin. */
 #include "codegen/kernels/cpu/contract/tile.h"
 #include "ir/dialect_cpu.h"
 #include "ops/ids.h"
 
-enum { LINE = 64 };
+enum { LINE = 64, MIN_TAPS = 4 };
 
 /* Where packing goes on. */
 typedef struct packing {
@@ -145,4 +148,20 @@ void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_
   packing p = next_slice(x, k0);
   if (comes_from_memory(x, 1)) fetch_columns(x, &p, tile, k);
   if (comes_from_memory(x, 0)) fetch_rows(x, &p, tile, k);
+}
+
+/* With few taps, a line has many steps. */
+bool kva_tile_fetches_filters(const kva_tile *x) {
+  const kva_contraction *c = x->c;
+  bool filters = c->leads * c->taps >= MIN_TAPS && !c->along_depth && !c->amx && !c->across_rows && !c->words;
+  return filters && comes_from_memory(x, 1);
+}
+
+void kva_tile_fetch_filters(const kva_tile *x, const kva_expr *row, const kva_expr *k, const kva_expr *lead) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_tile_num(x, x->t.tile_rows), "r");
+  const kva_expr *next = kva_tile_plus(x, row, kva_expr_addi(x->e, r->var, x->t.tile_rows));
+  kva_contract_at at = {
+      .batch = x->batch, .k = k, .lead = lead, .row = at_most(x, next, x->c->rows), .tap = kva_tile_num(x, 0)};
+  fetch(x, x->c->a(x->c, &at));
+  kva_k_loop_end(x->kb, r);
 }

@@ -113,6 +113,10 @@ void kva_tile_pack_step(const kva_tile *x, const kva_expr *k0, const kva_expr *k
 bool kva_tile_fetches_panels(const kva_tile *x);
 /* Whether a tile fetches lines of what is packed next; NULL: none does. */
 kva_kval kva_tile_fetches(const kva_tile *x, const kva_expr *tile_of_block);
+/* Whether tiles fetch filters that the next one reads where they lie. */
+bool kva_tile_fetches_filters(const kva_tile *x);
+/* Those of step k of the depth and a lead, for the tile after that whose first row this is. */
+void kva_tile_fetch_filters(const kva_tile *x, const kva_expr *row, const kva_expr *k, const kva_expr *lead);
 /* Those of step k of a slice. */
 void kva_tile_fetch(const kva_tile *x, const kva_expr *tile_of_block, const kva_expr *k0, const kva_expr *k);
 

@@ -147,6 +147,7 @@ static void over_steps(const kva_tile *x, tile_step *s, const kva_expr *first, c
   s->k = kva_tile_plus(x, first, k->var);
   if (fetches) kva_tile_fetch(x, s->tile, s->k0, s->k);
   kva_kloop *lead = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_tile_num(x, x->c->leads), "lead");
+  if (kva_tile_fetches_filters(x)) kva_tile_fetch_filters(x, s->row, kva_tile_plus(x, s->k0, s->k), lead->var);
   kva_kloop *tap = kva_k_loop_begin(x->kb, kind, kva_tile_num(x, x->c->taps), "tap");
   s->lead = lead->var, s->tap = tap->var;
   over_tile(x, multiply_add, s);

@@ -1,6 +1,6 @@
 /* Makes an artefact's tables from memory plans: lowers and schedules every step and adds it to the module of kernels;
  * sizes and grids become formulas over one list of shape symbols that all programs share, so that programs share
- * kernels. CPU kernels get the whole list, GPU kernels only the symbols that they read, as parameters. */
+ * kernels. Kernels get the symbols that they read; steps on a CPU share a kernel if these differ in their names. */
 #include "codegen/codegen.h"
 #include "ops/exchange.h"
 #include "ops/ids.h"
@@ -288,10 +288,19 @@ static kva_status lower(writer *w, const kva_node *n, const kva_kernel **out_ker
   return check_symbols(w, *out_kernel, n);
 }
 
+static kva_status add_cpu_kernel(writer *w, const kva_kernel *k, kva_step_desc *out) {
+  const kva_expr *const *symbols;
+  uint32_t n = kva_codegen_symbols(k, w->arena, &symbols);
+  if (n > KVA_ABI_STEP_SYMBOLS) return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
+  symbol_list list = number_symbols(w, n, symbols);
+  out->n_symbols = list.n, out->symbols = list.numbers;
+  return kva_codegen_add(w->cg, k, n, symbols, &out->kernel);
+}
+
 static kva_status write_kernel(writer *w, const kva_kernel *k, kva_step_desc *out) {
   out->grid = formula(w, kva_codegen_grid(k));
-  if (kva_codegen_target(w->cg)->kind == KVA_TARGET_GPU) return add_gpu_kernel(w, k, &out->kernel);
-  return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
+  bool is_gpu = kva_codegen_target(w->cg)->kind == KVA_TARGET_GPU;
+  return is_gpu ? add_gpu_kernel(w, k, &out->kernel) : add_cpu_kernel(w, k, out);
 }
 
 bool kva_codegen_is_call(const kva_target *target, const kva_node *node) {

@@ -123,7 +123,8 @@ uint32_t kva_codegen_needs(const kva_codegen *cg);
 kva_pass_control *kva_codegen_control(const kva_codegen *cg);
 
 /* Adds a scheduled kernel; symbols[i] is the shape symbol whose value the kernel receives as its i-th symbol.
- * *out_kernel is the kernel's number, an earlier one if an equal kernel was added before. */
+ * *out_kernel is the kernel's number, an earlier one if an equal kernel was added before; of a CPU's kernels those are
+ * equal, too, that differ in what symbols are called. */
 KVA_MUST_USE kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols,
                                         const kva_expr *const *symbols, int32_t *out_kernel);
 /* The shape symbols that a kernel's code reads, in text order: a list for kva_codegen_add. */

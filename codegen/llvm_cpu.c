@@ -100,11 +100,15 @@ kva_pass_control *kva_codegen_control(const kva_codegen *cg) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* The key is the whole encoding, so kernels with colliding hashes stay distinct. */
-static kva_text key_of(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
+/* The key is the whole encoding, so kernels with colliding hashes stay distinct. On a CPU it does not matter what the
+ * symbols are called: each step says what it passes. A GPU's kernel says it itself (runtime/abi.h). */
+static kva_text key_of(const kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols,
+                       const kva_expr *const *symbols) {
   kva_text key = {0};
-  kva_kernel_encode(k, &key);
-  for (uint32_t i = 0; i < n_symbols; i++) kva_text_add_bytes(&key, symbols[i]->name, strlen(symbols[i]->name) + 1);
+  bool is_gpu = cg->target.kind == KVA_TARGET_GPU;
+  kva_kernel_encode(k, is_gpu ? 0 : n_symbols, symbols, &key);
+  for (uint32_t i = 0; is_gpu && i < n_symbols; i++)
+    kva_text_add_bytes(&key, symbols[i]->name, strlen(symbols[i]->name) + 1);
   return key;
 }
 
@@ -158,7 +162,7 @@ static kva_status add_kernel(kva_codegen *cg, const kva_kernel *k, uint32_t n_sy
 kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols,
                            int32_t *out_kernel) {
   KVA_ASSERT(!cg->module->optimized);
-  kva_text key = key_of(k, n_symbols, symbols);
+  kva_text key = key_of(cg, k, n_symbols, symbols);
   uintptr_t known = (uintptr_t)kva_map_get(cg->numbers, key.data, key.len);
   if (!known) kva_cg_make_room(cg, key.len);
   kva_status status = known ? KVA_OK : add_kernel(cg, k, n_symbols, symbols);

@@ -46,7 +46,7 @@ struct kva_codegen {
   LLVMOrcLLJITRef jit;        /* NULL before kva_codegen_jit */
   LLVMMemoryBufferRef object; /* NULL before kva_codegen_object */
   KVA_VEC(kva_cg_kernel) kernels;
-  kva_map *numbers; /* encoding of a kernel and its symbols -> kernel number + 1 */
+  kva_map *numbers; /* key of a kernel and its symbols (llvm_cpu.c) -> kernel number + 1 */
 };
 
 typedef struct kva_binding {

@@ -167,7 +167,10 @@ static LLVMValueRef step(const writer *w, const kva_step_desc *s) {
                            numbers(w, s->n_args, s->args),
                            formula(w, &s->grid),
                            string(w, s->origin),
-                           descriptor(w, s)};
+                           descriptor(w, s),
+                           c32(w, s->n_symbols),
+                           c32(w, 0),
+                           numbers(w, s->n_symbols, s->symbols)};
   return RECORD(w, kva_step_desc, fields);
 }
 

@@ -106,7 +106,7 @@ static void print(void *ir, const kva_pass *after, kva_text *out) {
 static uint64_t hash(const void *ir) {
   const kva_kernel *k = ((const kva_kernel_job *)ir)->kernel;
   kva_text text = {0};
-  if (k) kva_kernel_encode(k, &text);
+  if (k) kva_kernel_encode(k, 0, NULL, &text);
   uint64_t h = kva_hash(0, text.data, text.len);
   kva_text_free(&text);
   return h;

@@ -380,8 +380,9 @@ kva_kernel *kva_kernel_parse(kva_arena *arena, kva_expr_ctx *exprs, const char *
  * iteration that stores it. For scheduled kernels; false: not proven. */
 bool kva_kernel_in_place(const kva_kernel *k, const kva_kbuf *result, const kva_kbuf *operand);
 /* Appends an encoding of k, equal for equal kernels and only for those. Equal kernels differ at most in ids, in the
- * position of constants, and in names of the kernel, buffers and variables. */
-void kva_kernel_encode(const kva_kernel *k, kva_text *out);
+ * position of constants, and in names of the kernel, buffers, variables and these shape symbols, which count by their
+ * position in the list. */
+void kva_kernel_encode(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols, kva_text *out);
 
 /* ---- walking and rewriting ----------------------------------------------------------------------------------------
  * For schedules and code generation. The builder's tables do not follow these edits: rewrite only after building. */

@@ -1,6 +1,6 @@
 /* Encoding of a kernel: a byte string that is the same for equal kernels and for no others. Names of the kernel, of
  * buffers and of variables, ids and the position of constants do not count: buffers count by position, values and loop
- * variables by order of definition, constants by type and bits, shape symbols by name.
+ * variables by order of definition, constants by type and bits, shape symbols by name, or by position in a list.
  *
  * Every part is self-delimiting: numbers in groups of 7 bits, low ones first; lists after their length. Terms and
  * factors of an expression are ordered by ids, which differ between equal kernels, so their encodings are sorted.
@@ -17,6 +17,8 @@ typedef struct encoder {
   kva_text *out;
   kva_map *numbers; /* instruction or loop variable -> order of definition, from 1 */
   kva_map *values;  /* value symbol -> its instruction */
+  uint32_t n_symbols;
+  const kva_expr *const *symbols;
   uint32_t next;
 } encoder;
 
@@ -90,6 +92,17 @@ static void put_range(encoder *s, const kva_expr *symbol) {
   put_optional(s, symbol->extent);
 }
 
+/* A name is not empty, so its length is not 0. */
+static void put_shape_symbol(encoder *s, const kva_expr *e) {
+  for (uint32_t i = 0; i < s->n_symbols; i++) {
+    if (s->symbols[i] != e) continue;
+    put(s, 0);
+    put(s, i);
+    return;
+  }
+  put_name(s, e->name);
+}
+
 static void put_symbol(encoder *s, const kva_expr *e) {
   uint64_t variable = number_of(s, e);
   const kva_kinstr *value = kva_map_get(s->values, &e, sizeof e);
@@ -99,7 +112,7 @@ static void put_symbol(encoder *s, const kva_expr *e) {
     return;
   }
   if (value) put_value(s, value);
-  if (!value) put_name(s, e->name);
+  if (!value) put_shape_symbol(s, e);
   put_range(s, e);
 }
 
@@ -246,8 +259,8 @@ static void put_tensor_map(encoder *s, const kva_ktensor_map *m) {
   }
 }
 
-void kva_kernel_encode(const kva_kernel *k, kva_text *out) {
-  encoder s = {.k = k, .scratch = kva_arena_create(), .out = out};
+void kva_kernel_encode(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols, kva_text *out) {
+  encoder s = {.k = k, .scratch = kva_arena_create(), .out = out, .n_symbols = n_symbols, .symbols = symbols};
   s.numbers = kva_map_create(s.scratch);
   s.values = kva_map_create(s.scratch);
   for (uint32_t i = 0; i < k->values.len; i++)

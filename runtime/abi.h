@@ -8,11 +8,11 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 15u
+#define KVA_ABI_VERSION 16u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
- * has the values of the program's shape symbols, indexed as in kva_program.symbols. Work items are independent. */
+ * has the values of the shape symbols that its step names. Work items are independent. */
 typedef void (*kva_kernel_fn)(void *const *buffers, const int64_t *symbols, int64_t begin, int64_t end);
 
 /* A size or grid formula: postfix over the symbols, one op per word pair. */
@@ -158,6 +158,9 @@ typedef struct kva_wait_desc {
   int32_t reserved;
 } kva_wait_desc;
 
+/* A CPU's kernel that reads more symbols gets all of the program, so that a step's fit a stack. */
+enum { KVA_ABI_STEP_SYMBOLS = 16 };
+
 typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
   int32_t kernel; /* KERNEL: index in kva_artifact.kernels */
@@ -169,6 +172,10 @@ typedef struct kva_step_desc {
   kva_formula grid;    /* KERNEL: number of work items */
   const char *origin;  /* the graph node(s), for profiles and errors */
   const void *desc;    /* CALL: see calls.def; BRANCH, LOOP, BIND, WAIT: see above; else NULL */
+  /* KERNEL on a CPU: indices in kva_program.symbols of those that the kernel gets; 0: all, in their order */
+  int32_t n_symbols;
+  int32_t reserved;
+  const int32_t *symbols;
 } kva_step_desc;
 
 /* Role of an output in training. A step with a LOSS or GRAD_NORM that is not finite changes no parameter. */
@@ -350,7 +357,7 @@ typedef struct kva_artifact {
 _Static_assert(sizeof(kva_formula_word) == 16, "abi");
 _Static_assert(sizeof(kva_formula) == 16, "abi");
 _Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
-_Static_assert(sizeof(kva_step_desc) == 64, "abi");
+_Static_assert(sizeof(kva_step_desc) == 80, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_host_desc) == 8, "abi");
 _Static_assert(sizeof(kva_external_desc) == 24, "abi");

@@ -131,6 +131,13 @@ static bool has_code(const checker *c, const kva_kernel_desc *k) {
   return true;
 }
 
+static bool has_symbols(const checker *c, const kva_step_desc *s) {
+  if (s->n_symbols < 0 || s->n_symbols > KVA_ABI_STEP_SYMBOLS || (s->n_symbols && !s->symbols)) return false;
+  for (int32_t i = 0; i < s->n_symbols; i++)
+    if (s->symbols[i] < 0 || s->symbols[i] >= c->p->n_symbols) return false;
+  return true;
+}
+
 static bool is_sound(const checker *c, char field, const void *member) {
   if (field == 'f') return kva_formula_is_valid(member, c->p->n_symbols);
   return field != 's' || *(const char *const *)member;
@@ -238,6 +245,7 @@ static kva_status check_step(const checker *c, int32_t index) {
   if (s->kind != KVA_STEP_KERNEL) return check_members(c, index); /* kva_artifact_check_control does the rest */
   if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !has_code(c, &c->a->kernels[s->kernel]))
     return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
+  if (!has_symbols(c, s)) return FAULT(c, "symbols of the kernel in step %d of '%s' are damaged", index, c->p->name);
   if (kva_artifact_arch(c->a) && !maps_are_valid(c, s, &c->a->kernels[s->kernel]))
     return FAULT(c, "a tensor map of step %d of '%s' is damaged", index, c->p->name);
   if (c->a->kernels[s->kernel].cooperating > KVA_ABI_COOPERATING)

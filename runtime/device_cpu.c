@@ -68,8 +68,11 @@ static void run_items(void *ctx, int64_t begin, int64_t end) {
 }
 
 static kva_status launch(kva_device *d, const kva_device_launch *l) {
-  kva_kernel_fn fn = ((const cpu_device *)d)->artifact->kernels[l->step->kernel].fn;
-  kernel_job job = {.fn = fn, .args = l->args, .symbols = l->symbols};
+  const kva_step_desc *s = l->step;
+  kva_kernel_fn fn = ((const cpu_device *)d)->artifact->kernels[s->kernel].fn;
+  int64_t symbols[KVA_ABI_STEP_SYMBOLS];
+  for (int32_t i = 0; i < s->n_symbols; i++) symbols[i] = l->symbols[s->symbols[i]];
+  kernel_job job = {.fn = fn, .args = l->args, .symbols = s->n_symbols ? symbols : l->symbols};
   kva_pool_run(l->serial ? NULL : d->pool, l->items, run_items, &job);
   return KVA_OK;
 }

@@ -5,6 +5,8 @@
 #include "ops/ids.h"
 #include "passes/passes.h"
 #include "runtime/runtime.h"
+#include "tests/support/evaluate.h"
+#include "tests/support/target.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -92,7 +94,37 @@ static void test_artifact(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* Kernels that differ in what their symbols are called, with two symbols each, in one order and in the other one. */
+static void test_shared_kernel(void **state) {
+  (void)state;
+  static const char text[] = "main (float[A, 3, B] x, float[B, 3, A] y) => (float[A, 3] u, float[B, 3] v) {\n"
+                             "  u = kv.reduce_sum <axes = [2], keepdims = false> (x)\n"
+                             "  v = kv.reduce_sum <axes = [2], keepdims = false> (y)\n}";
+  kva_diag *diag = kva_diag_create();
+  kva_module *m, *again;
+  require(kva_load_text(text, "m.kv", NULL, diag, &m), diag);
+  require(kva_load_text(text, "m.kv", NULL, diag, &again), diag);
+  kva_compiled *c;
+  require(kva_compile(again, &(kva_compile_options){.target = test_target(0, NULL)}, diag, &c), diag);
+  assert_int_equal(c->artifact->n_kernels, 1);
+  const kva_step_desc *steps = c->artifact->programs[0].steps;
+  assert_int_equal(c->artifact->programs[0].n_steps, 2);
+  assert_int_equal(steps[0].kernel, steps[1].kernel);
+  assert_int_equal(steps[0].n_symbols, 2);
+  assert_int_equal(steps[0].symbols[0], steps[1].symbols[1]);
+  assert_int_equal(steps[0].symbols[1], steps[1].symbols[0]);
+  const eval_size sizes[] = {{"A", 5}, {"B", 70}, {0}};
+  evaluated expected = evaluate_reference(m, m->functions.data[0], sizes);
+  evaluated found = evaluate_compiled(c, c->module->functions.data[0], sizes);
+  assert_true(evaluated_equal("shared kernel", m, &expected, &found, 1e-5));
+  evaluated_free(&expected);
+  evaluated_free(&found);
+  kva_compiled_destroy(c);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_artifact)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_artifact), cmocka_unit_test(test_shared_kernel)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,6 +127,8 @@ static void steps_and_signatures(void **unused) {
   SPOIL(steps[0].kernel, N_KERNELS, "calls kernel 7 of 7");
   SPOIL(kernels[K_SUM].fn, NULL, "calls kernel 2 of 7");
   SPOIL(kernels[K_SUM].cooperating, 1025, "1025 blocks cooperate in step");
+  SPOIL(steps[0].n_symbols, 1, "symbols of the kernel in step 0 of 'total' are damaged");
+  SPOIL(steps[0].n_symbols, KVA_ABI_STEP_SYMBOLS + 1, "symbols of the kernel in step 0 of 'total' are damaged");
   SPOIL(steps[1].grid.n, 0, "the grid of step 1 of 'total' is no formula");
   SPOIL(programs[P_TOTAL].name, NULL, "program 1 has no name");
   SPOIL(programs[P_TOTAL].steps, NULL, "program 'total' lacks a table");

@@ -28,7 +28,7 @@ char *kernel_text(const kva_kernel *k) {
 
 uint64_t kernel_code_hash(const kva_kernel *k) {
   kva_text code = {0};
-  kva_kernel_encode(k, &code);
+  kva_kernel_encode(k, 0, NULL, &code);
   uint64_t hash = kva_hash(0, code.data, code.len);
   kva_text_free(&code);
   return hash;

@@ -25,6 +25,7 @@
 
 enum {
   MAX_UNROLLED_TAPS = 8,
+  FEW_REGISTERS = 16,
   SHORT_ROW = 512, /* columns */
 };
 
@@ -141,8 +142,15 @@ static void multiply_add(const kva_tile *x, const kva_expr *r, const kva_expr *j
   kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_contract_multiply(c, factor_a(x, r, s), b, acc));
 }
 
+/* Taps with copies of their own read panels that follow each other in memory, which LLVM would load together, before
+ * they are multiplied: that takes registers beside those of the sums. */
+static bool unrolls_taps(const kva_tile *x) {
+  bool apart = x->phases > 1 && x->phases == x->c->taps;
+  return x->c->taps <= MAX_UNROLLED_TAPS && (!apart || x->c->l->target->vector_registers > FEW_REGISTERS);
+}
+
 static void over_steps(const kva_tile *x, tile_step *s, const kva_expr *first, const kva_expr *n, bool fetches) {
-  kva_kloop_kind kind = x->c->taps <= MAX_UNROLLED_TAPS ? KVA_K_UNROLL : KVA_K_SERIAL;
+  kva_kloop_kind kind = unrolls_taps(x) ? KVA_K_UNROLL : KVA_K_SERIAL;
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, n, "k");
   s->k = kva_tile_plus(x, first, k->var);
   if (fetches) kva_tile_fetch(x, s->tile, s->k0, s->k);

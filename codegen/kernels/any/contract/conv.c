@@ -22,7 +22,7 @@ enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, SHORT_LINE = 8, MAX_LEADS = 256, MAX_TUR
 /* Taps have copies of their own if they read further behind a result, in positions or compared with results. */
 enum { MAX_BEHIND = 128, MIN_USED = 4 };
 /* Products in the time that a CPU takes to copy a line, and for each of its elements. */
-enum { PRODUCTS_OF_LINE = 320, PRODUCTS_OF_ELEMENT = 9, MIN_COLUMNS = 256 };
+enum { PRODUCTS_OF_LINE = 320, PRODUCTS_OF_ELEMENT = 9, MIN_COLUMNS = 256, MIN_LANES = 16 };
 
 typedef struct site {
   kva_window w; /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -245,8 +245,10 @@ static bool are_lines_long(const kva_contraction *c, int64_t used, int64_t behin
   return c->spread > 1 && (behind > MAX_BEHIND || used < MIN_USED * behind);
 }
 
-/* Products in vain take longer than copies for the taps that share one. Few columns are filled up to a panel anyway. */
+/* Products in vain take longer than copies for the taps that share one: with vectors of AVX-512 (with AVX2 copies take
+ * longer, and tiles have no registers for another way of packing). Few columns are filled up to a panel anyway. */
 static bool are_copies_cheap(const kva_contraction *c, int64_t used, int64_t behind) {
+  if (kva_target_lanes(c->l->target, KVA_F32) < MIN_LANES) return false;
   int64_t rows, lines, copies = c->taps - (c->stride < c->taps ? c->stride : c->taps);
   if (!kva_expr_is_const(c->rows, &rows) || ((const site *)c->user)->begins > 1) return false;
   if (kva_expr_is_const(c->lines, &lines) && lines * used < MIN_COLUMNS) return false;

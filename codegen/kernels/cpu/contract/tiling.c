@@ -38,7 +38,7 @@ enum {
 #define VECTOR_CYCLES 0.25
 #define STREAM_CYCLES 0.05
 
-/* Times as long for what packing takes longer. */
+/* Of the time of a panel that is no whole number of turns: what packing it takes longer. */
 #define BROKEN_TURNS 1.06
 
 /* ---- what is packed ---------------------------------------------------------------------------------------------- */

@@ -245,8 +245,8 @@ static bool are_lines_long(const kva_contraction *c, int64_t used, int64_t behin
   return c->spread > 1 && (behind > MAX_BEHIND || used < MIN_USED * behind);
 }
 
-/* Products in vain take longer than copies for the taps that share one: with vectors of AVX-512 (with AVX2 copies take
- * longer, and tiles have no registers for another way of packing). Few columns are filled up to a panel anyway. */
+/* Products in vain take longer than copies for the taps that share one. With vectors shorter than those of AVX-512, for
+ * which these numbers were measured, copies took longer. Few columns are filled up to a panel anyway. */
 static bool are_copies_cheap(const kva_contraction *c, int64_t used, int64_t behind) {
   if (kva_target_lanes(c->l->target, KVA_F32) < MIN_LANES) return false;
   int64_t rows, lines, copies = c->taps - (c->stride < c->taps ? c->stride : c->taps);

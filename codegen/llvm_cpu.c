@@ -102,8 +102,7 @@ kva_pass_control *kva_codegen_control(const kva_codegen *cg) {
 
 /* The key is the whole encoding, so kernels with colliding hashes stay distinct. On a CPU it does not matter what the
  * symbols are called: each step says what it passes. A GPU's kernel says it itself (runtime/abi.h). */
-static kva_text key_of(const kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols,
-                       const kva_expr *const *symbols) {
+static kva_text key_of(const kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
   kva_text key = {0};
   bool is_gpu = cg->target.kind == KVA_TARGET_GPU;
   kva_kernel_encode(k, is_gpu ? 0 : n_symbols, symbols, &key);

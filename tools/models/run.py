@@ -9,6 +9,7 @@ Times are CPU seconds on one thread, medians of runs that take turns; a symbolic
 Memory is the peak of whole processes, compiler included.
 """
 import argparse
+import functools
 import json
 import math
 import os
@@ -71,18 +72,18 @@ def difference(found, expected):
     return math.inf if not numpy.isfinite(worst) or scale == 0 else float(worst / scale)
 
 
-def take_turns(sessions, inputs, seconds=2.0):
-    """Median CPU seconds of each session, of three to nine runs."""
-    times = {name: [] for name in sessions}
+def take_turns(steps, seconds=2.0):
+    """Median CPU seconds of each step, of three to nine rounds. Short ones are repeated for a round."""
+    times = {name: [] for name in steps}
     start = time.process_time()
     for taken in range(9):
         if taken >= 3 and time.process_time() - start > seconds:
             break
-        for name, session in sessions.items():
+        for name, step in steps.items():
             before = time.process_time()
             count = 0
             while count == 0 or time.process_time() - before < 0.005:
-                session.run(None, inputs)
+                step()
                 count += 1
             times[name].append((time.process_time() - before) / count)
     return {name: statistics.median(values) for name, values in times.items()}
@@ -117,7 +118,7 @@ def compare(path):
             sessions["static"] = kvasir_session(twin)
         except kvasir.Error:
             pass
-    result["seconds"] = take_turns(sessions, runs[0])
+    result["seconds"] = take_turns({name: functools.partial(s.run, None, runs[0]) for name, s in sessions.items()})
     return result
 
 

@@ -14,10 +14,8 @@ import copy
 import json
 import math
 import pathlib
-import statistics
 import sys
 import tempfile
-import time
 import warnings
 
 import numpy
@@ -108,20 +106,6 @@ def own_gradients(trainer, arrays, target):
     return {n: (before[n].astype(numpy.float64) - after[n]) / STEP for n in before}, lambda: trainer.step(batch, rate=0.0)
 
 
-def take_turns(steps, seconds=4.0):
-    """Median CPU seconds of each, of three to nine steps."""
-    times = {name: [] for name in steps}
-    start = time.process_time()
-    for taken in range(9):
-        if taken >= 3 and time.process_time() - start > seconds:
-            break
-        for name, step in steps.items():
-            before = time.process_time()
-            step()
-            times[name].append(time.process_time() - before)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def written(module, inputs, arrays):
     """The model's bytes in training mode."""
     import torch
@@ -167,7 +151,7 @@ def compare(name):
     except Exception as error:  # whatever Kvasir says is the result
         return {**result, "status": "refused", "message": str(error).strip()[:600]}
     result["status"] = "agrees" if result.get("double", 0) <= AGREE and result["error"] <= KINKS else "differs"
-    result["seconds"] = take_turns({"kvasir": step, "torch": peer})
+    result["seconds"] = run.take_turns({"kvasir": step, "torch": peer}, seconds=4.0)
     return result
 
 

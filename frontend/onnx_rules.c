@@ -260,7 +260,7 @@ static bool is_harmless(const char *name) {
       "hidden_size", "num_outputs", "rotary_embedding_dim", "is_test", "momentum", "seed", "ratio", "training_mode",
       "broadcast", "spatial", "then_branch", "else_branch", "consumed_inputs", "activation_alpha", "activation_beta",
       /* permit what is done: sums in float, values in order, any size of steps */
-      "stash_type", "sorted", "chunk_size",
+      "stash_type", "sorted", "chunk_size", "accuracy_level",
       /* are read where they matter: without axes, ranks, blocks, padding by hand, outputs or narrow types they do not
        */
       "noop_with_empty_axes", "num_heads", "axis", "block_size", "pads", "value", "qk_matmul_output_mode", "saturate"};

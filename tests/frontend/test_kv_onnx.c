@@ -348,6 +348,7 @@ static void refused_draws(void **state) {
 static void weights_in_blocks(void **state) {
   (void)state;
   ASSERT_RESULT(NBITS(", bits = 4", ""), -3, -44);
+  ASSERT_RESULT(NBITS(", accuracy_level = 4", ""), -3, -44);
   ASSERT_RESULT(NBITS(", bits = 4", ", z"), 2, -72);
   ASSERT_RESULT(NBITS("", ", , , bias"), -2, -42);
   ASSERT_RESULT("<opset_import: [\"\" : 21]> g (float[1, 3] x) => (float[1, 1] y)\n"

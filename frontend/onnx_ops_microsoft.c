@@ -35,31 +35,59 @@ kva_status kva_onnx_fused_matmul(kva_onnx_call *k) {
   return kva_onnx_done(k, alpha == 1 ? z : kva_mul(b, z, kva_scalar_like(b, z, alpha)));
 }
 
-static kva_status activate(kva_onnx_call *k, kva_value **x) {
-  kva_builder *b = k->b;
+typedef struct activation {
+  const char *name;
+  uint32_t n;      /* parameters */
+  double param[2]; /* their defaults */
+} activation;
+
+static const activation *find_activation(const char *name) {
+  static const activation all[] = {{"Relu", 0, {0}},
+                                   {"Tanh", 0, {0}},
+                                   {"Sigmoid", 0, {0}},
+                                   {"Softplus", 0, {0}},
+                                   {"Softsign", 0, {0}},
+                                   {"LeakyRelu", 1, {0.01}},
+                                   {"Elu", 1, {1}},
+                                   {"ThresholdedRelu", 1, {1}},
+                                   {"Clip", 2, {0}},
+                                   {"HardSigmoid", 2, {0.2, 0.5}},
+                                   {"Selu", 2, {1.67326319217681884765625, 1.05070102214813232421875}}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (!strcmp(all[i].name, name)) return &all[i];
+  return NULL;
+}
+
+/* p (exp(x) - 1) where x is negative. */
+static kva_value *elu(kva_builder *b, kva_value *x, kva_value *p) {
+  kva_value *zero = kva_scalar_like(b, x, 0), *one = kva_scalar_like(b, x, 1);
+  kva_value *low = kva_mul(b, p, kva_sub(b, kva_build1(b, KVA_OP_exp, x), one));
+  return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, zero), low, x);
+}
+
+/* x through an activation with parameters. */
+static kva_value *activate(kva_builder *b, const activation *a, kva_value *x) {
+  kva_value *p = kva_scalar_like(b, x, a->param[0]), *q = kva_scalar_like(b, x, a->param[1]);
+  kva_value *zero = kva_scalar_like(b, x, 0), *one = kva_scalar_like(b, x, 1);
+  if (!strcmp(a->name, "Relu")) return kva_build1(b, KVA_OP_relu, x);
+  if (!strcmp(a->name, "Tanh")) return kva_build1(b, KVA_OP_tanh, x);
+  if (!strcmp(a->name, "Sigmoid")) return kva_build1(b, KVA_OP_sigmoid, x);
+  if (!strcmp(a->name, "Softplus")) return kva_build1(b, KVA_OP_softplus, x);
+  if (!strcmp(a->name, "Softsign")) return kva_div(b, x, kva_add(b, one, kva_build1(b, KVA_OP_abs, x)));
+  if (!strcmp(a->name, "Elu")) return elu(b, x, p);
+  if (!strcmp(a->name, "Selu")) return kva_mul(b, elu(b, x, p), q);
+  if (!strcmp(a->name, "Clip")) return kva_build2(b, KVA_OP_min, kva_build2(b, KVA_OP_max, x, p), q);
+  if (!strcmp(a->name, "LeakyRelu")) return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, zero), kva_mul(b, x, p), x);
+  if (!strcmp(a->name, "ThresholdedRelu")) return kva_onnx_where(b, kva_build2(b, KVA_OP_less, p, x), x, zero);
+  kva_value *line = kva_add(b, kva_mul(b, x, p), q); /* HardSigmoid */
+  return kva_build2(b, KVA_OP_min, kva_build2(b, KVA_OP_max, line, zero), one);
+}
+
+static kva_status read_activation(kva_onnx_call *k, activation *out) {
   const char *name = kva_onnx_string(k, "activation", "");
-  const kva_onnx_attr *a = kva_onnx_find_attr(k, "activation_params");
-  uint32_t n = a && a->kind == KVA_ONNX_FLOATS ? a->n : 0;
-  double first = n > 0 ? a->floats[0] : 0, second = n > 1 ? a->floats[1] : 0;
-  kva_value *p = kva_scalar_like(b, *x, first), *q = kva_scalar_like(b, *x, second), *zero = kva_scalar_like(b, *x, 0);
-  uint32_t wanted = !strcmp(name, "LeakyRelu") ? 1 : !strcmp(name, "Clip") || !strcmp(name, "HardSigmoid") ? 2 : 0;
-  if (n != wanted)
-    return kva_onnx_fail(k, KVA_INVALID, "activation '%s' with %u parameters; expected %u", name, n, wanted);
-  if (!strcmp(name, "Relu"))
-    *x = kva_build1(b, KVA_OP_relu, *x);
-  else if (!strcmp(name, "Tanh"))
-    *x = kva_build1(b, KVA_OP_tanh, *x);
-  else if (!strcmp(name, "Sigmoid"))
-    *x = kva_build1(b, KVA_OP_sigmoid, *x);
-  else if (!strcmp(name, "LeakyRelu"))
-    *x = kva_onnx_where(b, kva_build2(b, KVA_OP_less, *x, zero), kva_mul(b, *x, p), *x);
-  else if (!strcmp(name, "Clip"))
-    *x = kva_build2(b, KVA_OP_min, kva_build2(b, KVA_OP_max, *x, p), q);
-  else if (!strcmp(name, "HardSigmoid"))
-    *x = kva_build2(b, KVA_OP_min, kva_build2(b, KVA_OP_max, kva_add(b, kva_mul(b, *x, p), q), zero),
-                    kva_scalar_like(b, *x, 1));
-  else
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", name);
+  const activation *a = find_activation(name);
+  if (!a) return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", name);
+  *out = *a;
   return KVA_OK;
 }
 
@@ -67,12 +95,27 @@ static kva_status activate(kva_onnx_call *k, kva_value **x) {
 kva_status kva_onnx_fused_conv(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *bias = kva_onnx_in(k, 2), *z = kva_onnx_in(k, 3), *y = NULL;
+  activation a;
+  KVA_TRY(read_activation(k, &a));
+  const kva_onnx_attr *params = kva_onnx_find_attr(k, "activation_params");
+  uint32_t n = params && params->kind == KVA_ONNX_FLOATS ? params->n : 0;
+  if (n != a.n) return kva_onnx_fail(k, KVA_INVALID, "activation '%s' with %u parameters; expected %u", a.name, n, a.n);
+  for (uint32_t i = 0; i < n; i++) a.param[i] = params->floats[i];
   KVA_TRY(kva_onnx_convolve(k, kva_onnx_in(k, 0), kva_onnx_in(k, 1), &y));
   if (b->failed) return KVA_INVALID;
   if (bias) y = kva_add(b, y, kva_onnx_channels(b, bias, y->type->rank));
   if (z) y = kva_add(b, y, z);
-  KVA_TRY(activate(k, &y));
-  return kva_onnx_done(k, y);
+  return kva_onnx_done(k, activate(b, &a, y));
+}
+
+/* Gemm with an activation, whose attributes have names of their own: of Selu, gamma is the second. */
+kva_status kva_onnx_fused_gemm(kva_onnx_call *k) {
+  activation a;
+  KVA_TRY(read_activation(k, &a));
+  a.param[0] = kva_onnx_float(k, "activation_alpha", a.param[0]);
+  a.param[1] = kva_onnx_float(k, strcmp(a.name, "Selu") ? "activation_beta" : "activation_gamma", a.param[1]);
+  KVA_TRY(kva_onnx_gemm(k));
+  return kva_onnx_done(k, k->b->failed ? NULL : activate(k->b, &a, k->out[0]));
 }
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
@@ -93,42 +136,25 @@ kva_status kva_onnx_skip_norm(kva_onnx_call *k) {
       k, kva_build(b, KVA_OP_layer_norm, beta ? 3 : 2, in, &(kva_layer_norm_attrs){.axis = -1, .eps = eps}));
 }
 
-/* ---- attention --------------------------------------------------------------------------------------------------- */
+/* ---- embeddings -------------------------------------------------------------------------------------------------- */
 
-enum { IN_BIAS = 3, IN_PADDING, IN_SCORES, IN_PAST_KEY, IN_PAST_VALUE };
-
-/* Part `i` of three of the bias of a projection. */
-static kva_value *biased(kva_onnx_call *k, kva_value *x, kva_dim start) {
-  kva_value *bias = kva_onnx_in(k, IN_BIAS);
-  if (!bias) return x;
-  return kva_add(k->b, x, kva_onnx_slice(k->b, bias, 0, start, kva_onnx_dim(x, 2)));
-}
-
-/* Attention of q, k and v [B, T, H * D], with a bias of all three, a mask that is added to the scores, and a cache. */
-kva_status kva_onnx_multi_head_attention(kva_onnx_call *k) {
+/* The sum of rows of three tables, one of them by position, and its norm. Output 1: the number of tokens that the mask
+ * shows, of each sequence. */
+kva_status kva_onnx_embed_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
-  kva_expr_ctx *e = kva_onnx_exprs(k);
-  int64_t heads = kva_onnx_int(k, "num_heads", 0);
-  kva_value *q = kva_onnx_in(k, 0), *key = kva_onnx_in(k, 1), *value = kva_onnx_in(k, 2),
-            *mask = kva_onnx_in(k, IN_SCORES);
-  kva_value *past_key = kva_onnx_in(k, IN_PAST_KEY), *past_value = kva_onnx_in(k, IN_PAST_VALUE);
-  if (!key || !value || q->type->rank != 3 || key->type->rank != 3 || value->type->rank != 3)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "packed or transposed queries, keys and values; expected three of rank 3");
-  if (kva_onnx_in(k, IN_PADDING)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "key_padding_mask");
-  if (!past_key != !past_value) return kva_onnx_fail(k, KVA_INVALID, "past_key and past_value go together");
-  kva_dim second = kva_onnx_dim(q, 2), third = kva_expr_add(e, second, kva_onnx_dim(key, 2));
-  KVA_TRY(kva_onnx_split_heads(k, biased(k, q, kva_expr_const(e, 0)), heads, &q));
-  KVA_TRY(kva_onnx_split_heads(k, biased(k, key, second), heads, &key));
-  KVA_TRY(kva_onnx_split_heads(k, biased(k, value, third), heads, &value));
-  kva_attention_attrs attrs = {.scale = kva_onnx_float(k, "scale", 0),
-                               .causal = kva_onnx_int(k, "unidirectional", 0) != 0};
-  if (past_key) {
-    attrs.offset = kva_onnx_dim(past_key, 2);
-    key = kva_onnx_concat(b, past_key, key, 2);
-    value = kva_onnx_concat(b, past_value, value, 2);
-  }
-  kva_onnx_set_out(k, 1, key);
-  kva_onnx_set_out(k, 2, value);
-  kva_value *in[] = {q, key, value, mask};
-  return kva_onnx_done(k, kva_onnx_join_heads(b, kva_build(b, KVA_OP_attention, mask ? 4 : 3, in, &attrs)));
+  kva_value *ids = kva_onnx_in(k, 0), *segments = kva_onnx_in(k, 1), *mask = kva_onnx_in(k, 7);
+  kva_value *positions = kva_onnx_in(k, 8), *table = kva_onnx_in(k, 3), *kinds = kva_onnx_in(k, 4);
+  (void)kva_onnx_int(k, "mask_index_type", 0); /* says which type output 1 has */
+  if (ids->type->rank != 2 || table->type->rank != 2 || !segments != !kinds)
+    return kva_onnx_fail(k, KVA_INVALID, "expected ids and tables of rank 2, and a table where segments are given");
+  if (!positions) positions = kva_onnx_ramp(b, KVA_I64, 2, 1, kva_onnx_dim(ids, 1));
+  kva_value *sum = kva_add(b, kva_onnx_gather(b, kva_onnx_in(k, 2), ids, 0), kva_onnx_gather(b, table, positions, 0));
+  if (segments) sum = kva_add(b, sum, kva_onnx_gather(b, kinds, segments, 0));
+  kva_value *in[] = {sum, kva_onnx_in(k, 5), kva_onnx_in(k, 6)};
+  kva_layer_norm_attrs attrs = {.axis = -1, .eps = kva_onnx_float(k, "epsilon", 1e-12)};
+  kva_dim batch = kva_onnx_dim(ids, 0);
+  kva_value *none = kva_expand(b, kva_const_scalar(b, KVA_I32, 0), 1, &batch);
+  kva_onnx_set_out(k, 1, mask ? kva_reduce(b, KVA_OP_reduce_sum, mask, 1, (int64_t[]){1}, false) : none);
+  kva_onnx_set_out(k, 2, sum);
+  return kva_onnx_done(k, kva_build(b, KVA_OP_layer_norm, 3, in, &attrs));
 }

@@ -117,14 +117,21 @@ kva_status kva_onnx_dequantize(kva_onnx_call *k) {
 }
 
 /* Quantises to uint8 over the range of x, extended to include 0. */
-kva_status kva_onnx_dynamic_quantize(kva_onnx_call *k) {
+static kva_status quantize_dynamically(kva_onnx_call *k, kva_value *x, kva_value **codes, kva_value **out_scale,
+                                       kva_value **zero) {
   kva_builder *b = k->b;
-  kva_value *x = kva_onnx_in(k, 0), *nought = kva_scalar_like(b, x, 0), *zero = NULL, *y = NULL;
+  kva_value *nought = kva_scalar_like(b, x, 0);
   kva_value *low = kva_build2(b, KVA_OP_min, kva_reduce(b, KVA_OP_reduce_min, x, 0, NULL, false), nought);
   kva_value *high = kva_build2(b, KVA_OP_max, kva_reduce(b, KVA_OP_reduce_max, x, 0, NULL, false), nought);
   kva_value *scale = kva_div(b, kva_sub(b, high, low), kva_scalar_like(b, x, 255));
-  KVA_TRY(saturate(k, kva_div(b, kva_neg(b, low), scale), NULL, KVA_U8, &zero));
-  KVA_TRY(saturate(k, kva_div(b, x, scale), zero, KVA_U8, &y));
+  *out_scale = scale;
+  KVA_TRY(saturate(k, kva_div(b, kva_neg(b, low), scale), NULL, KVA_U8, zero));
+  return saturate(k, kva_div(b, x, scale), *zero, KVA_U8, codes);
+}
+
+kva_status kva_onnx_dynamic_quantize(kva_onnx_call *k) {
+  kva_value *scale = NULL, *zero = NULL, *y = NULL;
+  KVA_TRY(quantize_dynamically(k, kva_onnx_in(k, 0), &y, &scale, &zero));
   kva_onnx_set_out(k, 1, scale);
   kva_onnx_set_out(k, 2, zero);
   return kva_onnx_done(k, y);
@@ -325,12 +332,39 @@ kva_status kva_onnx_qgemm(kva_onnx_call *k) {
   return kva_onnx_in(k, 7) ? encode(k, z, 7, code_type(k, 0)) : kva_onnx_done(k, z);
 }
 
+/* product * scale_a * scale_b + bias, in float. Scale b may be one for each column. */
+static kva_value *scaled_product(kva_builder *b, kva_value *product, kva_value *scale_a, kva_value *scale_b,
+                                 kva_value *bias) {
+  kva_value *scale = kva_mul(b, as_scalar(b, scale_a), as_scalar(b, scale_b));
+  kva_value *y = kva_mul(b, kva_cast(b, product, scale->type->dtype), scale);
+  return bias ? kva_add(b, y, bias) : y;
+}
+
+kva_status kva_onnx_integer_to_float(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 1);
+  if (x->type->rank < 2 || y->type->rank < 2) return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
+  kva_value *product = kva_onnx_integer_product(k->b, x, kva_onnx_in(k, 4), y, kva_onnx_in(k, 5));
+  return kva_onnx_done(k, scaled_product(k->b, product, kva_onnx_in(k, 2), kva_onnx_in(k, 3), kva_onnx_in(k, 6)));
+}
+
+/* The same with a first operand that is quantised over its range. */
+kva_status kva_onnx_dynamic_matmul(kva_onnx_call *k) {
+  kva_value *x = NULL, *scale = NULL, *zero = NULL, *y = kva_onnx_in(k, 1);
+  if (kva_onnx_in(k, 0)->type->rank < 2 || y->type->rank < 2)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
+  KVA_TRY(quantize_dynamically(k, kva_onnx_in(k, 0), &x, &scale, &zero));
+  kva_value *product = kva_onnx_integer_product(k->b, x, zero, y, kva_onnx_in(k, 3));
+  return kva_onnx_done(k, scaled_product(k->b, product, scale, kva_onnx_in(k, 2), kva_onnx_in(k, 4)));
+}
+
 /* ---- weights in blocks (MatMulNBits) ----------------------------------------------------------------------------- */
 
-/* Packed bytes of a constant as a matrix of codes, each byte xor `flip`. NULL: not such a constant. */
+/* Packed bytes of a constant, reshaped or not, as a matrix of codes, each byte xor `flip`. NULL: not such a constant.
+ */
 static kva_value *codes_of(kva_onnx_call *k, kva_value *bytes, kva_dtype t, int64_t rows, int64_t columns,
                            uint8_t flip) {
   kva_arena *arena = k->b->m->arena;
+  while (bytes->def && kva_is(bytes->def, KVA_OP_reshape)) bytes = kva_operand(bytes->def, 0);
   bool constant = bytes->def && kva_is(bytes->def, KVA_OP_constant) && bytes->type->dtype == KVA_U8;
   kva_tensor_data *data = KVA_NEW(arena, kva_tensor_data);
   if (!constant || !kva_dtype_bytes(t, rows * columns, &data->bytes)) return NULL;
@@ -396,4 +430,47 @@ kva_status kva_onnx_matmul_nbits(kva_onnx_call *k) {
   kva_value *y = kva_build(b, KVA_OP_dequantize, centred ? 2 : 3, (kva_value *[]){q, scale, zero}, &attrs);
   y = kva_matmul(b, x, y, false, true);
   return kva_onnx_done(k, bias ? kva_add(b, y, bias) : y);
+}
+
+/* ---- tables in blocks (GatherBlockQuantized) --------------------------------------------------------------------- */
+
+/* The operands of dequantize: codes that have a type of 4 bits or an 8-bit float as they are, bytes as the matrix of
+ * codes that is packed in them. Bytes are unsigned around the middle of their range where zero points are left out. */
+static kva_status read_table(kva_onnx_call *k, int64_t block, kva_value *in[3], bool *has_zero) {
+  kva_value *data = kva_onnx_in(k, 0), *scale = kva_onnx_in(k, 2), *zero = kva_onnx_in(k, 3);
+  int64_t bits = kva_onnx_int(k, "bits", 4), rows, bytes, blocks;
+  in[0] = data, in[1] = scale, in[2] = zero;
+  *has_zero = zero != NULL;
+  if (data->type->dtype != KVA_U8) return KVA_OK;
+  if (bits != 4 && bits != 8)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "tables of %lld bits; expected 4 or 8", (long long)bits);
+  bool known = data->type->rank == 2 && scale->type->rank == 2 && kva_expr_is_const(data->type->dims[0], &rows) &&
+               kva_expr_is_const(data->type->dims[1], &bytes) && kva_expr_is_const(scale->type->dims[1], &blocks);
+  int64_t per_byte = 8 / bits;
+  if (!known || bytes > INT64_MAX / 2 || blocks != (bytes * per_byte + block - 1) / block)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected bytes of rank 2 and a scale for each block of a row");
+  kva_dtype t = bits == 4 ? (zero ? KVA_U4 : KVA_I4) : zero ? KVA_U8 : KVA_I8;
+  in[0] = codes_of(k, data, t, rows, bytes * per_byte, zero ? 0 : bits == 4 ? 0x88 : 0x80);
+  if (!in[0]) return kva_onnx_fail(k, KVA_UNSUPPORTED, "input 0: expected a constant");
+  nbits w = {.n = rows, .bits = bits, .blocks = blocks, .type = t};
+  return zero ? nbits_zero(k, &w, zero, &in[2]) : KVA_OK;
+}
+
+/* Rows of a quantised table, in the type of its scales. */
+kva_status kva_onnx_gather_blocks(kva_onnx_call *k) {
+  kva_value *in[3];
+  bool has_zero;
+  kva_dequantize_attrs attrs = {.axis = kva_onnx_int(k, "quantize_axis", 1),
+                                .block = kva_onnx_int(k, "block_size", 128),
+                                .to = kva_onnx_in(k, 2)->type->dtype};
+  uint32_t rank = kva_onnx_in(k, 0)->type->rank, at, along;
+  if (attrs.block < 16 || (attrs.block & (attrs.block - 1)))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "block_size %lld; expected a power of two from 16 on",
+                         (long long)attrs.block);
+  KVA_TRY(kva_onnx_axis(k, attrs.axis, rank, &at));
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "gather_axis", 0), rank, &along));
+  KVA_TRY(read_table(k, attrs.block, in, &has_zero));
+  attrs.axis = at;
+  kva_value *table = kva_build(k->b, KVA_OP_dequantize, has_zero ? 3 : 2, in, &attrs);
+  return kva_onnx_done(k, kva_onnx_gather(k->b, table, kva_onnx_in(k, 1), along));
 }

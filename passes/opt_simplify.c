@@ -52,6 +52,12 @@ static kva_value *simplify_div(kva_builder *b, kva_node *n) {
   return same_type(n, x_of(n)) && is_ones(y_of(n)) ? x_of(n) : NULL;
 }
 
+/* Masks that show everything give way to others, whose shapes may be smaller. */
+static kva_value *simplify_and(kva_builder *b, kva_node *n) {
+  if (is_ones(y_of(n))) return kva_expand_like(b, x_of(n), n->results[0].type);
+  return is_ones(x_of(n)) ? kva_expand_like(b, y_of(n), n->results[0].type) : NULL;
+}
+
 static kva_value *simplify_neg(kva_builder *b, kva_node *n) {
   (void)b;
   kva_node *inner = kva_def_if(x_of(n), KVA_OP_neg);
@@ -181,9 +187,25 @@ static kva_value *simplify_expand(kva_builder *b, kva_node *n) {
              : NULL;
 }
 
+/* Parts of no elements are left out, such as the empty cache of a first step. */
 static kva_value *simplify_concat(kva_builder *b, kva_node *n) {
-  (void)b;
-  return n->n_operands == 1 ? x_of(n) : NULL;
+  int64_t axis = ((const kva_concat_attrs *)n->attrs)->axis;
+  uint32_t at = (uint32_t)(axis < 0 ? axis + n->results[0].type->rank : axis), kept = 0;
+  kva_value **parts = KVA_NEW_ARRAY(b->m->arena, kva_value *, n->n_operands);
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (!kva_expr_is(kva_operand_type(n, i)->dims[at], 0)) parts[kept++] = kva_operand(n, i);
+  if (kept == 1) return parts[0];
+  return kept && kept < n->n_operands ? kva_build(b, KVA_OP_concat, kept, parts, n->attrs) : NULL;
+}
+
+/* An extent by its number. */
+static kva_value *simplify_gather(kva_builder *b, kva_node *n) {
+  const kva_node *dims = kva_def_if(x_of(n), KVA_OP_dims);
+  double at;
+  if (!dims || n->results[0].type->rank || !kva_splat_value(y_of(n), &at)) return NULL;
+  kva_dims values = ((const kva_dims_attrs *)dims->attrs)->values;
+  if (at < 0) at += values.n;
+  return at >= 0 && at < values.n ? kva_dim_scalar(b, n->results[0].type->dtype, values.v[(uint32_t)at]) : NULL;
 }
 
 static kva_value *simplify_pad(kva_builder *b, kva_node *n) {
@@ -229,6 +251,8 @@ static rule_fn rule_for(const kva_node *n) {
   case KVA_OP_mul: return simplify_mul;
   case KVA_OP_div: return simplify_div;
   case KVA_OP_neg: return simplify_neg;
+  case KVA_OP_logical_and: return simplify_and;
+  case KVA_OP_gather: return simplify_gather;
   case KVA_OP_pow: return simplify_pow;
   case KVA_OP_where: return simplify_where;
   case KVA_OP_cast: return simplify_cast;
@@ -252,11 +276,12 @@ static kva_status simplify_graph(kva_module *m, kva_graph *g, const kva_pass_opt
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
     rule_fn rule = rule_for(n);
-    if (!rule || !n->results[0].uses) continue;
+    if (!n->n_results || !n->results[0].uses) continue;
     if (!kva_may_change(o)) return KVA_OK;
     kva_builder b = kva_builder_before(m, n);
     kva_node *prev = n->prev;
-    kva_value *v = rule(&b, n);
+    kva_value *v = kva_simplify_uniform(&b, n);
+    if (!v && rule) v = rule(&b, n);
     if (b.failed) return KVA_INVALID;
     if (!v) continue;
     next = prev ? prev->next : g->first; /* rules may apply to the new nodes, too */

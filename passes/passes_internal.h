@@ -81,6 +81,8 @@ void kva_node_copy_graphs(const kva_node *n, kva_node *copy, kva_value **values)
 kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_result);
 /* opt_dce.c: what pass dce does to one graph and its sub-graphs. */
 void kva_remove_dead(kva_graph *g, bool *changed);
+/* n of operands that are one number throughout (opt_uniform.c); NULL: others. */
+kva_value *kva_simplify_uniform(kva_builder *b, kva_node *n);
 
 /* shard_states.c: whether training with these options holds s, what is kept for it and its gradient in parts, as far as
  * mesh.zero says. */

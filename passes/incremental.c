@@ -294,6 +294,7 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
                     "%s: no function over chunks of rows can be made: no input has a symbol as its second dimension, "
                     "for the rows of sequences",
                     f->name);
+  kva_part_merged_rows(m, f->graph, tokens->type->dims[1]);
   kva_arena *scratch = kva_arena_create();
   kva_function *decode = kva_function_create(m, "decode");
   kva_builder b = {.m = m, .graph = decode->graph, .loc = f->loc};

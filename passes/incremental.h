@@ -43,6 +43,10 @@ kva_function *kva_add_prefill(kva_chunks *p, const kva_function *decode, uint32_
  * The result is lifted if its rank is that of n's result + 1. */
 kva_value *kva_build_lifted(kva_chunks *p, const kva_node *n, kva_value *const *operands, const void *attrs);
 
+/* Parts axes of a graph that count rows and another axis in one, where that is what nodes do anyway
+ * (incremental_split.c). */
+void kva_part_merged_rows(kva_module *m, kva_graph *g, kva_dim time);
+
 /* kva_incremental.over_all_rows. */
 kva_value *kva_mask_over_all_rows(kva_incremental *c, const kva_node *n, uint32_t operand);
 

@@ -40,6 +40,9 @@ typedef struct kva_load_options {
   /* Dropout and BatchNormalization of an ONNX graph in training mode do in training steps alone what that mode means
    * (ops/dropout.c, ops/batch_norm.c); else they are inference. */
   bool inference;
+  /* An ONNX graph that keeps a cache of a language model as inputs and outputs is read as a function of whole texts,
+   * tokens [B, T] to logits: frontend/onnx_language.c. */
+  bool language;
   bool in_memory;              /* the model has no folder: external data is an error */
   const kva_module *data_from; /* a dump borrows large constants, printed as hashes, from here; or NULL */
   /* Called for every input of an ONNX graph (NULL: never). Returns a value that replaces the input by a constant, else

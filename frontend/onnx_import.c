@@ -399,7 +399,8 @@ static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_p
     const char *name = kva_pb_str(g->input[i]->name);
     if (kva_map_get_str(initializers, name)) continue;
     kva_import_name v = {KVA_NAME_OK, NULL};
-    kva_status status = import_input(im, index++, g->input[i], &v.value);
+    kva_status status = im->c.whole_texts ? kva_import_language_input(im, g, g->input[i], &v.value) : KVA_OK;
+    if (!status && !v.value) status = import_input(im, index++, g->input[i], &v.value);
     if (status) v.state = KVA_NAME_FAILED, (void)record_failure(im, status);
     KVA_TRY(kva_import_define(im, s, name, v, &im->loc));
   }
@@ -448,15 +449,17 @@ static void import_output(kva_import *im, const kva_import_scope *s, uint32_t in
   const kva_import_name *v = kva_import_find(s, name);
   if (!v) (void)record_failure(im, kva_error(im->c.diag, &im->loc, "output '%s' is not defined", name));
   if (!v || v->state != KVA_NAME_OK) return;
-  add_output(im, index, name, v->value, out);
-  kva_import_check_type(im, declared, v->value);
+  bool texts = im->c.whole_texts; /* types name other extents then */
+  if (texts && !kva_import_language_output(declared)) return;
+  add_output(im, index, name, texts ? kva_import_language_logits(im, v->value) : v->value, out);
+  if (!texts) kva_import_check_type(im, declared, v->value);
 }
 
 static kva_status import_outputs(kva_import *im, const kva_import_scope *s, const kva_pb_graph *g, kva_function *f) {
   outputs out = {0};
   if (!g->n_output) return kva_error(im->c.diag, &im->loc, "the graph has no outputs");
   for (size_t i = 0; i < g->n_output; i++) import_output(im, s, (uint32_t)i, g->output[i], &out);
-  for (size_t i = 0; i < g->n_value_info; i++) {
+  for (size_t i = 0; i < g->n_value_info && !im->c.whole_texts; i++) {
     const kva_import_name *v = kva_import_find(s, kva_pb_str(g->value_info[i]->name));
     if (v && v->value) kva_import_check_type(im, g->value_info[i], v->value);
   }
@@ -504,6 +507,7 @@ static kva_status import_graph(kva_import *im) {
   im->m->name = kva_arena_strdup(im->m->arena, *kva_pb_str(g->name) ? g->name : "model");
   f->loc = im->loc;
   im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc, .assumes = true};
+  im->c.whole_texts = kva_import_is_language(im, g);
   if (im->options && im->options->inference) im->c.read = names_read(im);
   KVA_TRY(import_inputs(im, &scope, g));
   KVA_TRY(kva_import_initializers(im, &scope, g, im->raw));

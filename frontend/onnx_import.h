@@ -78,5 +78,14 @@ void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva
 KVA_MUST_USE kva_status kva_import_check_initializer(kva_import *im, const kva_pb_value_info *v,
                                                      const kva_value *value);
 KVA_MUST_USE kva_status kva_import_check_pins(kva_import *im);
+/* onnx_language.c */
+/* Whether the graph is read as a function of whole texts. */
+bool kva_import_is_language(const kva_import *im, const kva_pb_graph *g);
+/* What an input is then; *out NULL: an input. */
+KVA_MUST_USE kva_status kva_import_language_input(kva_import *im, const kva_pb_graph *g, const kva_pb_value_info *v,
+                                                  kva_value **out);
+/* Whether an output stays, and its value. */
+bool kva_import_language_output(const kva_pb_value_info *declared);
+kva_value *kva_import_language_logits(kva_import *im, kva_value *v);
 
 #endif

@@ -59,6 +59,7 @@ typedef struct kva_onnx_ctx {
    * not known (`value_named` is NULL). */
   kva_value *(*value_named)(const void *scope, const char *name);
   const void *scope;
+  bool whole_texts;    /* caches are empty and no token is padding: kva_load_options.language */
   const kva_map *read; /* with kva_load_options.inference: the names that nodes and outputs read; else NULL */
   kva_map
       *constants; /* value pointer -> kva_ref_tensor *: values of small constant tensors; both maps made on first use */

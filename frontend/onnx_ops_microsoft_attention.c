@@ -16,6 +16,7 @@ static kva_value *attend(kva_onnx_call *k, const attention *a) {
 
 /* Earlier keys and values precede the new ones. */
 static void append_past(kva_onnx_call *k, attention *a, kva_value *past_key, kva_value *past_value) {
+  if (kva_expr_is(kva_onnx_dim(past_key, 2), 0)) return;
   a->attrs.offset = kva_onnx_dim(past_key, 2);
   a->key = kva_onnx_concat(k->b, past_key, a->key, 2);
   a->value = kva_onnx_concat(k->b, past_value, a->value, 2);
@@ -346,7 +347,8 @@ static kva_value *rows_before(kva_onnx_call *k, const attention *a) {
   return kva_build2(b, KVA_OP_max, first, kva_scalar_like(b, first, 0));
 }
 
-static kva_status rotate_groups(kva_onnx_call *k, attention *a, kva_value *first) {
+/* `before`: rows of every sequence that precede the new ones; NULL: none. */
+static kva_status rotate_groups(kva_onnx_call *k, attention *a, kva_value *before) {
   kva_value *tables[] = {kva_onnx_in(k, GQA_COS), kva_onnx_in(k, GQA_SIN)}, *positions = kva_onnx_in(k, GQA_POSITIONS);
   bool interleaved = kva_onnx_int(k, "rotary_interleaved", 0) != 0;
   kva_dim dims[2] = {kva_onnx_dim(a->q, 0), kva_onnx_dim(a->q, 2)};
@@ -355,7 +357,8 @@ static kva_status rotate_groups(kva_onnx_call *k, attention *a, kva_value *first
   if (positions)
     positions = kva_onnx_with_dims(k, positions, dims, "positions of GroupQueryAttention");
   else
-    positions = rows_from(k, kva_onnx_unsqueeze(k->b, first, 1, 1), dims[1]);
+    positions = before ? rows_from(k, kva_onnx_unsqueeze(k->b, before, 1, 1), dims[1])
+                       : kva_onnx_ramp(k->b, KVA_I64, 2, 1, dims[1]);
   a->q = rotate(k, a->q, tables, positions, interleaved);
   a->key = rotate(k, a->key, tables, positions, interleaved);
   return KVA_OK;
@@ -390,6 +393,14 @@ static kva_value *attend_cached(kva_onnx_call *k, const attention *a, kva_value 
       .causal = true, .scale = a->attrs.scale, .softcap = a->attrs.softcap, .window = a->attrs.window};
   kva_value *in[] = {a->q, a->key, a->value, a->bias, NULL, first};
   return kva_onnx_join_heads(k->b, kva_build(k->b, KVA_OP_attention_cached, 6, in, &attrs));
+}
+
+/* Attention of whole texts: no rows came before, and none is padding. */
+static kva_status attend_whole(kva_onnx_call *k, attention *a) {
+  a->attrs.causal = true;
+  kva_onnx_set_out(k, 1, a->key);
+  kva_onnx_set_out(k, 2, a->value);
+  return kva_onnx_done(k, attend(k, a));
 }
 
 /* A cache that grows to total_sequence_length rows. */
@@ -466,7 +477,8 @@ kva_status kva_onnx_group_query_attention(kva_onnx_call *k) {
                            .window = window > 0 ? window : 0}};
   KVA_TRY(read_groups(k, &a));
   a.bias = scores_bias(k, &a, GQA_BIAS);
-  kva_value *before = rows_before(k, &a);
+  kva_value *before = k->c->whole_texts ? NULL : rows_before(k, &a);
   KVA_TRY(rotate_groups(k, &a, before));
+  if (!before) return attend_whole(k, &a);
   return sliding ? attend_sliding(k, &a, before) : attend_growing(k, &a, before);
 }

@@ -153,7 +153,8 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
   kva_model_source source = {.path = from->path,
                              .weights = from->weights,
                              .load.free_batch = from->free_batch,
-                             .load.inference = from->inference};
+                             .load.inference = from->inference,
+                             .load.language = from->language};
   int code = EXIT_USAGE;
   if (split_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
       split_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {

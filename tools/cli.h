@@ -26,11 +26,11 @@ int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings
 typedef struct kva_cli_source {
   const char *path;
   const kva_strings *defines, *pins;
-  const char *weights;        /* NULL: the model's own */
-  bool free_batch, inference; /* see kva_load_options */
-  bool keep_messages;         /* they stay in the kva_diag and are not printed */
-  bool packed;                /* weights in blocks of codes stay so: they are only read */
-  bool fixed;                 /* parameters are not set again: kva_set_constants */
+  const char *weights;                  /* NULL: the model's own */
+  bool free_batch, inference, language; /* see kva_load_options */
+  bool keep_messages;                   /* they stay in the kva_diag and are not printed */
+  bool packed;                          /* weights in blocks of codes stay so: they are only read */
+  bool fixed;                           /* parameters are not set again: kva_set_constants */
 } kva_cli_source;
 /* Option row: how nodes of an ONNX graph in training mode compute. */
 #define KVA_INFERENCE_OPTION(out)                                              \

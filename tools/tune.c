@@ -32,6 +32,7 @@ int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tun
                                .weights = c->weights,
                                .free_batch = how->free_batch,
                                .inference = how->train || how->inference,
+                               .language = how->language,
                                .packed = !how->train};
   int code = kva_cli_load_from(&from, diag, out_module);
   if (code >= 0) return code;

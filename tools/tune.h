@@ -36,6 +36,7 @@ typedef struct kva_tune_load {
   const kva_strings *defines, *pins;
   bool free_batch;           /* see kva_load_options */
   bool inference;            /* likewise; training implies it */
+  bool language;             /* likewise */
   double lr;                 /* of a train block made by --loss; 0: 1e-3 */
   bool train;                /* a model without a train block is an error */
   kva_pass_control *control; /* of the passes; may be NULL */

@@ -142,6 +142,7 @@ static int load(const char *path, build_options *o, const kva_strings *pins, kva
                              .free_batch = o->tune.loss,
                              .train = o->train,
                              .inference = o->inference,
+                             .language = o->generate,
                              .control = &o->passes.control};
   return kva_cli_load_tuned(path, &how, &o->tune, diag, m);
 }

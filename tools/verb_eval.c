@@ -221,6 +221,7 @@ static int evaluate(eval_options *o) {
                                .defines = &o->defines,
                                .pins = &(kva_strings){0},
                                .weights = o->weights,
+                               .language = true,
                                .packed = true,
                                .fixed = true};
   kva_status status = load_tokenizer(&e);

@@ -63,8 +63,12 @@ static kva_status export_model(kva_module *m, kva_module *compiled_source, const
 }
 
 static int load(const char *path, const export_options *o, const char *weights, kva_diag *diag, kva_module **out) {
-  const kva_cli_source from = {
-      .path = path, .defines = &o->defines, .pins = &o->pins, .weights = weights, .inference = o->inference};
+  const kva_cli_source from = {.path = path,
+                               .defines = &o->defines,
+                               .pins = &o->pins,
+                               .weights = weights,
+                               .inference = o->inference,
+                               .language = o->decode};
   return kva_cli_load_from(&from, diag, out);
 }
 

@@ -65,6 +65,7 @@ static int load_and_continue(generation *g, const char *path, generate_options *
                                .defines = &o->defines,
                                .pins = &(kva_strings){0},
                                .weights = o->weights,
+                               .language = true,
                                .packed = true,
                                .fixed = true};
   kva_module *m = NULL;

@@ -155,6 +155,7 @@ static int load_and_serve(serving *s, const char *path, serve_options *o) {
                                .defines = &o->defines,
                                .pins = &(kva_strings){0},
                                .weights = o->weights,
+                               .language = true,
                                .packed = true,
                                .fixed = true};
   kva_module *m = NULL;

@@ -24,13 +24,21 @@ kva_status kva_onnx_quick_gelu(kva_onnx_call *k) {
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
+/* Rows in front of the batch, [M, .., K], come behind it: [.., M, K]. */
+static kva_value *rows_behind_batch(kva_builder *b, kva_value *x) {
+  uint32_t rank = x->type->rank;
+  int64_t perm[KVA_MAX_RANK] = {0};
+  for (uint32_t i = 0; i < rank; i++) perm[i] = i + 2 < rank ? i + 1 : i + 2 == rank ? 0 : i;
+  return kva_transpose(b, x, perm);
+}
+
 kva_status kva_onnx_fused_matmul(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 1);
   double alpha = kva_onnx_float(k, "alpha", 1);
-  if (kva_onnx_int(k, "transBatchA", 0) || kva_onnx_int(k, "transBatchB", 0))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "transBatchA and transBatchB");
   if (x->type->rank < 2 || y->type->rank < 2) return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
+  if (kva_onnx_int(k, "transBatchA", 0)) x = rows_behind_batch(b, x);
+  if (kva_onnx_int(k, "transBatchB", 0)) y = rows_behind_batch(b, y);
   kva_value *z = kva_matmul(b, x, y, kva_onnx_int(k, "transA", 0) != 0, kva_onnx_int(k, "transB", 0) != 0);
   return kva_onnx_done(k, alpha == 1 ? z : kva_mul(b, z, kva_scalar_like(b, z, alpha)));
 }

@@ -131,6 +131,9 @@ static void embeddings(void **state) {
 
 static void products_with_activations(void **state) {
   (void)state;
+  ASSERT_RESULT(HEAD "g (float[2, 2, 1] x) => (float[2, 2, 2] y) <float[1, 2] w = {1, 10}> { y = "
+                     "com.microsoft.FusedMatMul <transBatchA = 1> (x, w) }",
+                1, 10, 3, 30, -2, -20, -4, -40);
   const char *const head = HEAD "g (float[1, 2] x) => (float[1, 1] y) <float[2, 1] w = {%s}> { y = "
                                 "com.microsoft.FusedGemm <activation = \"%s> (x, w) }";
   static const struct {

@@ -289,7 +289,20 @@ kva_status kva_onnx_microsoft_rotary(kva_onnx_call *k) {
 
 /* ---- GroupQueryAttention ----------------------------------------------------------------------------------------- */
 
-enum { GQA_PAST_KEY = 3, GQA_PAST_VALUE, GQA_LAST_KEY, GQA_TOTAL, GQA_COS, GQA_SIN, GQA_POSITIONS, GQA_BIAS, GQA_SINK };
+enum {
+  GQA_PAST_KEY = 3,
+  GQA_PAST_VALUE,
+  GQA_LAST_KEY,
+  GQA_TOTAL,
+  GQA_COS,
+  GQA_SIN,
+  GQA_POSITIONS,
+  GQA_BIAS,
+  GQA_SINK,
+  GQA_Q_NORM = 14,
+  GQA_K_NORM,
+  GQA_LENGTHS
+};
 
 /* The types of quantised caches, by key and value. */
 static kva_status check_cache_types(kva_onnx_call *k) {
@@ -303,12 +316,12 @@ static kva_status check_cache_types(kva_onnx_call *k) {
 
 /* What changes results and is not done here. */
 static kva_status check_grouped(kva_onnx_call *k) {
-  static const char *const inputs[] = {"head_sink",     "k_scale",       "v_scale",
-                                       "q_norm_weight", "k_norm_weight", "query_seqlens"};
+  static const char *const inputs[] = {"head_sink", "k_scale", "v_scale"}, *const lengths[] = {"query_seqlens"};
   static const char *const flags[] = {"smooth_softmax", "qk_output"};
   if (!kva_onnx_in(k, GQA_LAST_KEY) || !kva_onnx_in(k, GQA_TOTAL))
     return kva_onnx_fail(k, KVA_INVALID, "expected seqlens_k and total_sequence_length");
-  KVA_TRY(refuse_inputs(k, GQA_SINK, inputs, 6));
+  KVA_TRY(refuse_inputs(k, GQA_SINK, inputs, 3));
+  KVA_TRY(refuse_inputs(k, GQA_LENGTHS, lengths, 1));
   KVA_TRY(refuse_flags(k, flags, 2));
   KVA_TRY(check_cache_types(k));
   if (!kva_onnx_int(k, "causal", 1)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute 'causal' of 0");
@@ -336,6 +349,16 @@ static kva_status read_groups(kva_onnx_call *k, attention *a) {
   KVA_TRY(kva_onnx_split_heads(k, a->key, kv_heads, &a->key));
   KVA_TRY(kva_onnx_split_heads(k, a->value, kv_heads, &a->value));
   return k->b->failed ? KVA_INVALID : KVA_OK;
+}
+
+/* Heads of queries and keys by their root mean squares, where weights are given. */
+static void norm_groups(kva_onnx_call *k, attention *a) {
+  double eps = kva_onnx_float(k, "qk_norm_epsilon", 1e-6);
+  kva_rms_norm_attrs of_q = {.axis = -1, .eps = kva_onnx_float(k, "q_norm_epsilon", eps)};
+  kva_rms_norm_attrs of_key = {.axis = -1, .eps = kva_onnx_float(k, "k_norm_epsilon", eps)};
+  kva_value *q = kva_onnx_in(k, GQA_Q_NORM), *key = kva_onnx_in(k, GQA_K_NORM);
+  if (q) a->q = kva_build(k->b, KVA_OP_rms_norm, 2, (kva_value *[]){a->q, q}, &of_q);
+  if (key) a->key = kva_build(k->b, KVA_OP_rms_norm, 2, (kva_value *[]){a->key, key}, &of_key);
 }
 
 /* Rows that every sequence had before: its last key less the other new rows, which are at least 0. */
@@ -476,6 +499,8 @@ kva_status kva_onnx_group_query_attention(kva_onnx_call *k) {
                            .softcap = kva_onnx_float(k, "softcap", 0),
                            .window = window > 0 ? window : 0}};
   KVA_TRY(read_groups(k, &a));
+  norm_groups(k, &a);
+  if (k->b->failed) return KVA_INVALID;
   a.bias = scores_bias(k, &a, GQA_BIAS);
   kva_value *before = k->c->whole_texts ? NULL : rows_before(k, &a);
   KVA_TRY(rotate_groups(k, &a, before));

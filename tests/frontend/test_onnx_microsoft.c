@@ -44,6 +44,12 @@ static void steps_of_grouped_queries(void **state) {
   ASSERT_RESULT(STEP("float[1, 1, 1] y", "", "1"), WEIGHTED(2, SCORES(1, -0.2), 5, 3));
   ASSERT_RESULT(STEP("float[1, 1, 2, 1] k", "", "1"), 10, -2);
   ASSERT_RESULT(STEP("float[1, 1, 2, 1] v", "", "0"), 3, 7);
+  const char *const normed = HEAD "g (float[1, 1, 6] x) => (float[1, 1, 1, 2] k) <int32[1] last = {0}, int32 n = {1}, "
+                                  "float[2] w = {1, 2}> { y, k, v "
+                                  "= com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1, "
+                                  "qk_norm_epsilon = 0.0> (x, , , , , last, n, "
+                                  ", , , , , , , w, w) }";
+  ASSERT_RESULT(normed, 3 / sqrt(12.5), -8 / sqrt(12.5));
   const char *const grows = HEAD
       "g (float[1, 1, 3] x) => (float[1, 1, 3, 1] k) <float[1, 1, 2, 1] p = {10, 20}, int32[1] last = {2}, "
       "int32 n = {3}> { y, k, v = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (x, , , p, p, "

@@ -432,6 +432,61 @@ kva_status kva_onnx_matmul_nbits(kva_onnx_call *k) {
   return kva_onnx_done(k, bias ? kva_add(b, y, bias) : y);
 }
 
+/* ---- weights of few values (MatMulBnb4) -------------------------------------------------------------------------- */
+
+enum { FP4, NF4, VALUE_TYPES, VALUES = 16 };
+
+/* Values of 4 bits of bitsandbytes: floats of two exponent bits, whose least value is 1/192, and the quantiles of a
+ * normal distribution (Dettmers et al., arXiv 2305.14314, appendix E). */
+static const float values_of[VALUE_TYPES][VALUES] = {
+    {0, 1.0f / 192, 2.0f / 3, 1, 1.0f / 3, 1.0f / 2, 1.0f / 6, 1.0f / 4, -0.0f, -1.0f / 192, -2.0f / 3, -1, -1.0f / 3,
+     -1.0f / 2, -1.0f / 6, -1.0f / 4},
+    {-1, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,
+     -0.18477343022823334f, -0.09105003625154495f, 0, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f,
+     0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1}};
+
+/* The weights [N, K] in float, from codes, the first of a byte in its high bits, and the largest magnitude of every
+ * `block` of them. */
+static kva_value *weights_of_values(kva_onnx_call *k, const kva_tensor_data *codes, const kva_tensor_data *largest,
+                                    const nbits *w, const float *value) {
+  kva_arena *arena = k->b->m->arena;
+  kva_tensor_data *data = KVA_NEW(arena, kva_tensor_data);
+  float *x = kva_arena_alloc(arena, (size_t)(w->n * w->depth) * sizeof *x);
+  const uint8_t *bytes = codes->data;
+  for (int64_t i = 0; i < w->n * w->depth; i++) {
+    int code = i % 2 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4;
+    x[i] = value[code] * (float)kva_load_f64(largest->dtype, largest->data, i / w->block);
+  }
+  *data = (kva_tensor_data){.dtype = KVA_F32, .rank = 2, .data = x, .bytes = w->n * w->depth * (int64_t)sizeof *x};
+  data->dims = kva_arena_memdup(arena, (int64_t[]){w->n, w->depth}, 2 * sizeof *data->dims);
+  return kva_const_tensor(k->b, data);
+}
+
+static const kva_tensor_data *data_of(const kva_value *v) {
+  return v->def && kva_is(v->def, KVA_OP_constant) ? ((const kva_constant_attrs *)v->def->attrs)->value : NULL;
+}
+
+/* A [.., K] by the transposed matrix, or [.., N] by the matrix itself. The weights are floats from here on. */
+kva_status kva_onnx_matmul_bnb4(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0);
+  const kva_tensor_data *codes = data_of(kva_onnx_in(k, 1)), *largest = data_of(kva_onnx_in(k, 2));
+  nbits w = {.n = kva_onnx_int(k, "N", 0), .depth = kva_onnx_int(k, "K", 0), .block = kva_onnx_int(k, "block_size", 0)};
+  int64_t type = kva_onnx_int(k, "quant_type", -1);
+  if (type != FP4 && type != NF4)
+    return kva_onnx_fail(k, KVA_INVALID, "quant_type %lld; expected 0 (FP4) or 1 (NF4)", (long long)type);
+  if (w.n < 1 || w.depth < 1 || w.block < 1 || w.n > INT32_MAX || w.depth > INT32_MAX)
+    return kva_onnx_fail(k, KVA_INVALID, "expected N, K and block_size above 0");
+  int64_t count = w.n * w.depth, blocks = (count - 1) / w.block + 1;
+  bool known = codes && largest && codes->bytes == (count + 1) / 2 && kva_tensor_elements(largest) == blocks &&
+               kva_dtype_is_float(largest->dtype);
+  if (!known)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected constants of N * K codes and of a float for each block");
+  kva_value *y = weights_of_values(k, codes, largest, &w, values_of[type]);
+  bool transposed = kva_onnx_int(k, "transB", 1) != 0;
+  return kva_onnx_done(k, kva_matmul(b, x, kva_cast(b, y, x->type->dtype), false, transposed));
+}
+
 /* ---- tables in blocks (GatherBlockQuantized) --------------------------------------------------------------------- */
 
 /* The operands of dequantize: codes that have a type of 4 bits or an 8-bit float as they are, bytes as the matrix of

@@ -200,6 +200,20 @@ static void rows_of_quantised_tables(void **state) {
                 0.5 * (-1 - 2));
 }
 
+/* Codes of 1, 2/3, -1 and 1/2, or of three quantiles and 1. */
+static void weights_of_few_values(void **state) {
+  (void)state;
+  const char *const head = HEAD "g (float[1, 2] x) => (float[1, 2] y) <uint8[2] q = {%s}, float[1] s = {3}> { y = "
+                                "com.microsoft.MatMulBnb4 <K = 2, N = 2, block_size = 16, quant_type = %s> (x, q, s) }";
+  char text[512];
+  snprintf(text, sizeof text, head, "50, 181", "0");
+  ASSERT_RESULT(text, 3 - 4, -3 - 3);
+  snprintf(text, sizeof text, head, "50, 181", "0, transB = 0");
+  ASSERT_RESULT(text, 3 + 6, 2 - 3);
+  snprintf(text, sizeof text, head, "15, 231", "1");
+  ASSERT_RESULT(text, -3 - 6, 3 * 0.7229568362236023);
+}
+
 static void what_is_not_done_is_refused(void **state) {
   (void)state;
   const char *const head =
@@ -224,6 +238,8 @@ static void what_is_not_done_is_refused(void **state) {
       {"Attention <num_heads = 1, do_rotary = 1> (x, w)", "attribute 'do_rotary'"},
       {"MultiHeadAttention <num_heads = 1> (x, x)", "with keys and values of one rank, or packed"},
       {"FusedGemm <activation = \"Mish\"> (w, w)", "activation 'Mish'"},
+      {"MatMulBnb4 <K = 3, N = 3, block_size = 16, quant_type = 2> (w, w, w)", "quant_type 2; expected 0 (FP4) or 1"},
+      {"MatMulBnb4 <K = 3, N = 3, block_size = 16, quant_type = 1> (w, w, f)", "expected constants of N * K codes"},
       {"GatherBlockQuantized <block_size = 8> (w, n, w)", "block_size 8; expected a power of two from 16 on"},
   };
   char text[1024];
@@ -248,6 +264,7 @@ int main(void) {
       cmocka_unit_test(products_with_activations),
       cmocka_unit_test(products_of_codes),
       cmocka_unit_test(rows_of_quantised_tables),
+      cmocka_unit_test(weights_of_few_values),
       cmocka_unit_test(what_is_not_done_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,11 +95,12 @@ static kva_value *clamp_position(const sampling *s, kva_value *x, uint32_t axis)
 }
 
 /* Mirrors, repeatedly if needed, at the centres of the border elements (aligned) or at their outer edges: a triangle
- * wave. */
+ * wave. The centre of a single element has no period: any will do, as clamping leaves position 0 alone. */
 static kva_value *reflect(const sampling *s, kva_value *x, uint32_t axis) {
   kva_builder *b = s->b;
   kva_value *low = num(s, s->aligned ? 0 : -0.5), *range = extent_minus(s, axis, s->aligned ? 1 : 0);
-  kva_value *distance = kva_build1(b, KVA_OP_abs, kva_sub(b, x, low)), *period = kva_mul(b, range, num(s, 2));
+  kva_value *distance = kva_build1(b, KVA_OP_abs, kva_sub(b, x, low));
+  kva_value *period = kva_build2(b, KVA_OP_max, kva_mul(b, range, num(s, 2)), num(s, 1));
   kva_value *whole = kva_build1(b, KVA_OP_floor, kva_div(b, distance, period));
   kva_value *rest = kva_sub(b, distance, kva_mul(b, whole, period));
   kva_value *mirrored = kva_build2(b, KVA_OP_min, rest, kva_sub(b, period, rest));

@@ -1,0 +1,89 @@
+/* Single nodes with attributes that few models have, as text, run by the reference evaluator. */
+#include "tests/frontend/onnx_pack.h"
+
+#include <math.h>
+
+#define MODEL(opset, body) "<ir_version: 10, opset_import: [\"\": " opset "]>\nagraph " body
+
+typedef struct numbers {
+  uint32_t n;
+  const double *v;
+} numbers;
+#define V(...)                                                     \
+  (numbers) {                                                      \
+    sizeof((double[]){__VA_ARGS__}) / sizeof(double), (double[]) { \
+      __VA_ARGS__                                                  \
+    }                                                              \
+  }
+
+/* Output 0 of a model on the vector x. Returns its element type. */
+static kva_dtype check(const char *text, numbers x, numbers expected) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  int64_t n = x.n;
+  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, &n), *out[4] = {NULL};
+  kva_status status = kva_load_text(text, "test", NULL, diag, &m);
+  for (uint32_t i = 0; i < x.n; i++) in->f[i] = x.v[i];
+  const kva_ref_tensor *list[] = {in};
+  if (!status) status = kva_ref_run(m, m->functions.data[0], list, out, NULL, NULL, NULL, NULL, diag);
+  if (status) kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  assert_int_equal(out[0]->n, expected.n);
+  for (uint32_t i = 0; i < expected.n; i++) {
+    double found = kva_ref_tensor_get(out[0], i);
+    if (!(fabs(found - expected.v[i]) < 1e-5))
+      fail_msg("%.480s: element %u is %g, expected %g", text, i, found, expected.v[i]);
+  }
+  kva_dtype t = out[0]->dtype;
+  kva_ref_tensor_free(in);
+  for (int i = 0; i < 4; i++) kva_ref_tensor_free(out[i]);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return t;
+}
+
+/* An axis of one element mirrors everything to it. */
+static void test_reflection_of_one_element(void **unused) {
+  (void)unused;
+  check(MODEL("20", "(float[3] x) => (float[1] y) <int64[4] image = {1, 1, 1, 3}, int64[4] points = {1, 1, 1, 2},"
+                    " float[2] at = {0.5, -0.25}> {"
+                    " a = Reshape (x, image) b = Reshape (at, points)"
+                    " c = GridSample <align_corners = 1, mode = \"linear\", padding_mode = \"reflection\"> (a, b)"
+                    " flat = Constant <value_ints = [-1]> () y = Reshape (c, flat) }"),
+        V(1, 2, 4), V(3));
+}
+
+static void test_resize(void **unused) {
+  (void)unused;
+  /* the official example of version 10; enlarged, places are rounded down */
+  check(MODEL("10", "(float[8] x) => (float[2] y) <int64[4] image = {1, 1, 2, 4}, int64[1] flat = {-1},"
+                    " float[4] scales = {1, 1, 0.6, 0.6}> {"
+                    " a = Reshape (x, image) b = Resize <mode = \"nearest\"> (a, scales) y = Reshape (b, flat) }"),
+        V(1, 2, 3, 4, 5, 6, 7, 8), V(1, 3));
+  check(MODEL("10", "(float[3] x) => (float[4] y) <float[1] scales = {1.5}> {"
+                    " y = Resize <mode = \"nearest\"> (x, scales) }"),
+        V(1, 2, 3), V(1, 1, 2, 3));
+  /* the only element of a result is the first one of the image */
+  check(MODEL("13", "(float[4] x) => (float[1] y) <int64[1] sizes = {1}> {"
+                    " y = Resize <mode = \"cubic\", coordinate_transformation_mode = \"pytorch_half_pixel\">"
+                    " (x, , , sizes) }"),
+        V(5, 1, 1, 1), V(5));
+}
+
+/* Statistics have the type of stash_type, not that of the operand. */
+static void test_type_of_statistics(void **unused) {
+  (void)unused;
+  kva_dtype t = check(MODEL("17", "(float[2] x) => (float[1] mean) <double[2] scale = {1, 1}> {"
+                                  " wide = Cast <to = 11> (x) y, mean = LayerNormalization (wide, scale) }"),
+                      V(1, 4), V(2.5));
+  assert_int_equal(t, KVA_F32);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_reflection_of_one_element),
+      cmocka_unit_test(test_resize),
+      cmocka_unit_test(test_type_of_statistics),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

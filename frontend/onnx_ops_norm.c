@@ -32,7 +32,7 @@ static kva_value *layer_norm(kva_builder *b, kva_value *x, kva_value *scale, kva
   return kva_build(b, KVA_OP_layer_norm, bias ? 3 : 2, (kva_value *[]){x, scale, bias}, &attrs);
 }
 
-/* Outputs 1 and 2: mean and 1 / sqrt(var + eps), in float. */
+/* Outputs 1 and 2: mean and 1 / sqrt(var + eps), of type stash_type, which is float or bfloat16. */
 static void layer_statistics(kva_onnx_call *k, uint32_t axis, double eps) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_widen(b, kva_onnx_in(k, 0));
@@ -40,11 +40,12 @@ static void layer_statistics(kva_onnx_call *k, uint32_t axis, double eps) {
   uint32_t n = x->type->rank - axis;
   for (uint32_t i = 0; i < n; i++) axes[i] = axis + i;
   kva_value *mean = kva_reduce(b, KVA_OP_reduce_mean, x, n, axes, true), *centred = kva_sub(b, x, mean);
-  kva_onnx_set_out(k, 1, mean);
+  kva_dtype stash = kva_onnx_int(k, "stash_type", KVA_F32) == KVA_BF16 ? KVA_BF16 : KVA_F32;
+  kva_onnx_set_out(k, 1, kva_cast(b, mean, stash));
   if (!kva_onnx_wants(k, 2)) return;
   kva_value *var = kva_reduce(b, KVA_OP_reduce_mean, kva_mul(b, centred, centred), n, axes, true);
   kva_value *deviation = kva_build1(b, KVA_OP_sqrt, kva_add(b, var, kva_scalar_like(b, var, eps)));
-  kva_onnx_set_out(k, 2, kva_build1(b, KVA_OP_reciprocal, deviation));
+  kva_onnx_set_out(k, 2, kva_cast(b, kva_build1(b, KVA_OP_reciprocal, deviation), stash));
 }
 
 kva_status kva_onnx_layer_norm(kva_onnx_call *k) {

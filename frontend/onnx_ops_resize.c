@@ -35,10 +35,10 @@ static kva_status read_attrs(kva_onnx_call *k, resize *r) {
   int m = 0, c = 0, n = 0;
   KVA_TRY(choose(k, "mode", "nearest", modes, &m));
   KVA_TRY(choose(k, "coordinate_transformation_mode", old ? "asymmetric" : "half_pixel", places, &c));
-  KVA_TRY(choose(k, "nearest_mode", old ? "floor" : "round_prefer_floor", roundings, &n));
+  KVA_TRY(choose(k, "nearest_mode", "round_prefer_floor", roundings, &n));
   *r = (resize){.mode = (kva_onnx_resize_mode)m,
                 .coordinates = (kva_onnx_coordinates)c,
-                .rounding = (kva_onnx_rounding)n,
+                .rounding = old ? ROUND_BY_SCALE : (kva_onnx_rounding)n,
                 .antialias = kva_onnx_int(k, "antialias", 0) != 0,
                 .exclude_outside = kva_onnx_int(k, "exclude_outside", 0) != 0,
                 .cubic_a = kva_onnx_float(k, "cubic_coeff_a", -0.75),
@@ -102,7 +102,7 @@ static double source_position(const resize *r, const axis_map *a, int64_t i) {
   switch (r->coordinates) {
   case HALF_PIXEL: return quotient(r, a, x + 0.5) - 0.5;
   case HALF_PIXEL_SYMMETRIC: return in / 2 * (1 - (double)a->out / out) + quotient(r, a, x + 0.5) - 0.5;
-  case PYTORCH_HALF_PIXEL: return a->out == 1 ? -0.5 : quotient(r, a, x + 0.5) - 0.5;
+  case PYTORCH_HALF_PIXEL: return a->out == 1 ? 0 : quotient(r, a, x + 0.5) - 0.5;
   case ALIGN_CORNERS: return a->out == 1 ? 0 : x * (in - 1) / (out - 1);
   case ASYMMETRIC: return quotient(r, a, x);
   case HALF_PIXEL_FOR_NEAREST: return quotient(r, a, x + 0.5);
@@ -161,6 +161,7 @@ static int64_t nearest_index(const resize *r, const axis_map *a, double at) {
   if (r->rounding == ROUND_PREFER_CEIL) up = ratio >= 0.5;
   if (r->rounding == ROUND_FLOOR) up = false;
   if (r->rounding == ROUND_CEIL) up = ratio > 0;
+  if (r->rounding == ROUND_BY_SCALE) up = ratio > 0 && a->scale < 1;
   return clamp((int64_t)low + up, a->in - 1);
 }
 
@@ -308,10 +309,10 @@ static kva_status scaled_extent(kva_onnx_call *k, kva_dim in, double scale, kva_
                        "scale %g of a symbolic extent is no fraction of small numbers; pin it (--pin)", scale);
 }
 
-/* Entry i of input `input`, as a double scalar. */
-static kva_value *entry_of(kva_onnx_call *k, uint32_t input, uint32_t i) {
+/* Entry i of a vector, as a double scalar. */
+static kva_value *entry_of(kva_onnx_call *k, kva_value *list, uint32_t i) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
-  kva_value *v = kva_onnx_slice(k->b, kva_onnx_in(k, input), 0, kva_expr_const(e, i), kva_expr_const(e, 1));
+  kva_value *v = kva_onnx_slice(k->b, list, 0, kva_expr_const(e, i), kva_expr_const(e, 1));
   return kva_cast(k->b, kva_reshape(k->b, v, 0, NULL), KVA_F64);
 }
 
@@ -337,9 +338,9 @@ static kva_status bound_extent(kva_onnx_call *k, kva_value *made, kva_dim *out) 
   return bound ? KVA_OK : KVA_INVALID;
 }
 
-/* The new extent of entry i of the lists, and the factor. */
-static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const kva_ref_tensor *scales, uint32_t at,
-                                 const kva_dims *sizes, kva_dim *out, kva_value **scale) {
+/* The new extent of entry i of the lists, and the factor. made: scales that are not known. */
+static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const kva_ref_tensor *scales,
+                                 kva_value *made, const kva_dims *sizes, kva_dim *out, kva_value **scale) {
   kva_builder *b = k->b;
   kva_value *length = kva_dim_scalar(b, KVA_F64, in);
   if (sizes) {
@@ -351,7 +352,7 @@ static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const
     *scale = kva_const_scalar(b, KVA_F64, kva_ref_tensor_get(scales, i));
     return scaled_extent(k, in, kva_ref_tensor_get(scales, i), out);
   }
-  *scale = entry_of(k, at, i);
+  *scale = entry_of(k, made, i);
   return bound_extent(k, kva_onnx_rounded_to_float(b, kva_mul(b, length, *scale)), out);
 }
 
@@ -373,10 +374,21 @@ static kva_status read_numbers(kva_onnx_call *k, uint32_t i, kva_dim in, const k
   return KVA_OK;
 }
 
+/* Input `at`, scales that are not known: one for each of n axes. */
+static kva_status read_made_scales(kva_onnx_call *k, uint32_t at, uint32_t n, kva_value **out) {
+  kva_value *made = kva_onnx_in(k, at);
+  if (made && made->type->rank == 1)
+    made = kva_onnx_with_extent(k, made, 0, kva_expr_const(kva_onnx_exprs(k), n), "the scales of Resize");
+  if (!made || made->type->rank != 1 || !kva_expr_is(kva_onnx_dim(made, 0), n))
+    return kva_onnx_fail(k, KVA_INVALID, "expected scales or sizes for %u axes", n);
+  return *out = made, KVA_OK;
+}
+
 /* Some extent or factor is not a number here. at: the input of the scales. */
 static kva_status resize_by_data(kva_onnx_call *k, const resize *of_all, const kva_ref_tensor *roi,
                                  const kva_ref_tensor *scales, uint32_t at, uint32_t n, const uint32_t *axes) {
   kva_value *x = kva_onnx_in(k, 0), *y = of_all->mode == NEAREST ? x : kva_onnx_widen(k->b, x), *scale = NULL, *common;
+  kva_value *made = NULL;
   kva_dims list, *sizes = NULL;
   bool crops = of_all->coordinates == CROP_AND_RESIZE;
   if (crops && !roi) return kva_onnx_fail(k, KVA_UNSUPPORTED, "tf_crop_and_resize needs a roi that is known");
@@ -384,9 +396,8 @@ static kva_status resize_by_data(kva_onnx_call *k, const resize *of_all, const k
     KVA_TRY(kva_onnx_need_dims(k, 3, "sizes", &list));
     if (list.n != n) return kva_onnx_fail(k, KVA_INVALID, "input 3 (sizes): %u entries for %u axes", list.n, n);
     sizes = &list;
-  } else if (!scales && (!kva_onnx_in(k, at) || kva_onnx_in(k, at)->type->rank != 1 ||
-                         !kva_expr_is(kva_onnx_dim(kva_onnx_in(k, at), 0), n))) {
-    return kva_onnx_fail(k, KVA_INVALID, "expected scales or sizes for %u axes", n);
+  } else if (!scales) {
+    KVA_TRY(read_made_scales(k, at, n, &made));
   }
   KVA_TRY(common_scale(k, sizes, axes, &common));
   for (uint32_t i = n; i-- > 0;) {
@@ -403,7 +414,8 @@ static kva_status resize_by_data(kva_onnx_call *k, const resize *of_all, const k
       continue;
     }
     scale = common;
-    KVA_TRY(common ? extent_by_common(k, in, common, &out) : extent_by_data(k, i, in, scales, at, sizes, &out, &scale));
+    KVA_TRY(common ? extent_by_common(k, in, common, &out)
+                   : extent_by_data(k, i, in, scales, made, sizes, &out, &scale));
     resize r = *of_all;
     r.roi_start = part.roi_start, r.roi_end = part.roi_end;
     KVA_TRY(kva_onnx_resize_by_data(k, &r, axes[i], out, scale, &y));

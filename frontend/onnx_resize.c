@@ -35,7 +35,7 @@ static kva_value *positions(const axis *a, kva_value *x) {
     kva_value *missing = kva_sub(b, num(a, 1), kva_div(b, a->out, length));
     return kva_add(b, kva_mul(b, kva_mul(b, a->in, num(a, 0.5)), missing), half);
   }
-  case PYTORCH_HALF_PIXEL: return kva_onnx_where(b, single, num(a, -0.5), half);
+  case PYTORCH_HALF_PIXEL: return kva_onnx_where(b, single, num(a, 0), half);
   case ALIGN_CORNERS: {
     kva_value *step = kva_div(b, plus(a, a->in, -1), plus(a, length, -1));
     return kva_onnx_where(b, single, num(a, 0), kva_mul(b, x, step));
@@ -64,6 +64,10 @@ static kva_value *nearest(const axis *a, kva_value *at) {
   switch (a->r->rounding) {
   case ROUND_FLOOR: return places(a, low);
   case ROUND_CEIL: return places(a, kva_build1(b, KVA_OP_ceil, at));
+  case ROUND_BY_SCALE: {
+    kva_value *shrinks = kva_build2(b, KVA_OP_less, a->scale, num(a, 1));
+    return places(a, kva_onnx_where(b, shrinks, kva_build1(b, KVA_OP_ceil, at), low));
+  }
   case ROUND_PREFER_CEIL: ratio = kva_build2(b, KVA_OP_less_equal, half, ratio); break;
   case ROUND_PREFER_FLOOR: ratio = kva_build2(b, KVA_OP_less, half, ratio); break;
   }

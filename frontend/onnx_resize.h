@@ -14,7 +14,13 @@ typedef enum kva_onnx_coordinates {
   HALF_PIXEL_FOR_NEAREST,
 } kva_onnx_coordinates;
 
-typedef enum kva_onnx_rounding { ROUND_PREFER_FLOOR, ROUND_PREFER_CEIL, ROUND_FLOOR, ROUND_CEIL } kva_onnx_rounding;
+typedef enum kva_onnx_rounding {
+  ROUND_PREFER_FLOOR,
+  ROUND_PREFER_CEIL,
+  ROUND_FLOOR,
+  ROUND_CEIL,
+  ROUND_BY_SCALE /* version 10: up where the axis shrinks, else down */
+} kva_onnx_rounding;
 typedef enum kva_onnx_resize_mode { NEAREST, LINEAR, CUBIC } kva_onnx_resize_mode;
 
 typedef struct kva_onnx_resizing {

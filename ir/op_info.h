@@ -102,6 +102,8 @@ typedef struct kva_lower kva_lower;
 typedef struct kva_incremental kva_incremental; /* ops/incremental.h */
 typedef struct kva_partition kva_partition;     /* ops/partition.h */
 
+enum { KVA_AGREES_FULL = 1 << 8 }; /* kva_op_info.agrees */
+
 struct kva_op_info {
   const char *name;               /* prints as kv.<name> */
   uint32_t id;                    /* row number */
@@ -147,9 +149,9 @@ struct kva_op_info {
   bool (*shape_values)(kva_shape_values *v, const kva_node *n);
 
   /* Number of the group, below 2 KVA_MAX_RANK, that an axis of an operand of type t is in: all extents of a group must
-   * be equal, or 1 where the operator broadcasts; -1: it may have any extent. Where a model's extents are not provably
-   * equal, the importer assumes it (ops/assume.c). NULL: elementwise operators align axes from the right, others do
-   * not say. */
+   * be equal, or 1 where the operator broadcasts; -1: it may have any extent. With KVA_AGREES_FULL added, the axis does
+   * not broadcast: where it has 1, so have the others of its group. Where a model's extents are not provably equal, the
+   * importer assumes it (ops/assume.c). NULL: elementwise operators align axes from the right, others do not say. */
   int (*agrees)(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 
   /* Columns of n's result, a matrix, that its memory has together: kernels that take so many columns at once read it in

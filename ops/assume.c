@@ -78,16 +78,20 @@ int kva_agrees_aligned(const void *attrs, const kva_type *t, uint32_t operand, u
   return (int)(t->rank - 1 - axis);
 }
 
+int kva_agrees_with_first(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  return kva_agrees_aligned(attrs, t, operand, axis) | (operand ? 0 : KVA_AGREES_FULL);
+}
+
 bool kva_at_most_one(kva_dim d) {
   int64_t high;
   return kva_expr_upper_bound(d, &high) && high <= 1;
 }
 
-/* The better of two extents that are taken to be equal: a number, else one that may exceed 1 where operands broadcast,
- * else the smaller expression, else the older one. */
+/* The better of two extents that are taken to be equal, neither of which is a 1 that broadcasts: a number, else one
+ * that may exceed 1 where operands broadcast, else the smaller expression, else the older one. */
 static kva_dim better(kva_dim a, kva_dim b, bool broadcast) {
-  if (!a || kva_expr_is(a, 1)) return b;
-  if (kva_expr_is(b, 1) || kva_expr_is_const(a, NULL)) return a;
+  if (!a) return b;
+  if (kva_expr_is_const(a, NULL)) return a;
   if (kva_expr_is_const(b, NULL)) return b;
   if (broadcast && kva_at_most_one(a) != kva_at_most_one(b)) return kva_at_most_one(a) ? b : a;
   uint32_t p = kva_expr_size(a), q = kva_expr_size(b);
@@ -115,13 +119,17 @@ void kva_assume_agreement(kva_builder *b, const kva_op_info *op, const void *att
   for (uint32_t i = 0; i < n; i++)
     for (uint32_t k = 0; operands[i] && k < operands[i]->type->rank; k++) {
       int g = group(attrs, operands[i]->type, i, k);
-      if (g >= 0) chosen[g] = better(chosen[g], operands[i]->type->dims[k], broadcast);
+      kva_dim own = operands[i]->type->dims[k];
+      if (g < 0 || (kva_expr_is(own, 1) && !(g & KVA_AGREES_FULL))) continue;
+      g &= ~KVA_AGREES_FULL;
+      chosen[g] = better(chosen[g], own, broadcast);
     }
   for (uint32_t i = 0; i < n; i++) {
     const kva_type *t = operands[i] ? operands[i]->type : NULL;
     for (uint32_t k = 0; t && k < t->rank; k++) {
       int g = group(attrs, t, i, k);
-      dims[k] = g < 0 ? t->dims[k] : assumed(b, t->dims[k], chosen[g], broadcast);
+      kva_dim common = g < 0 ? NULL : chosen[g & ~KVA_AGREES_FULL];
+      dims[k] = common ? assumed(b, t->dims[k], common, broadcast) : t->dims[k];
     }
     if (t)
       operands[i] = kva_assume(b, operands[i], dims, kva_arena_printf(b->m->arena, "operand %u of %s", i, op->name));

@@ -72,7 +72,7 @@ int kva_attention_agrees(const void *attrs, const kva_type *t, uint32_t operand,
   static const int groups[][4] = {{0, 1, 2, 4}, {0, 5, 3, 4}, {0, 5, 3, 6}, {0, 1, 2, 3}};
   (void)attrs;
   if (operand > KVA_ATTENTION_MASK) return operand == KVA_ATTENTION_SLOPES ? 1 : -1;
-  if (operand < KVA_ATTENTION_MASK) return axis < 4 ? groups[operand][axis] : -1;
+  if (operand < KVA_ATTENTION_MASK) return axis < 4 ? groups[operand][axis] | KVA_AGREES_FULL : -1;
   return t->rank <= 4 ? groups[operand][4 - t->rank + axis] : -1;
 }
 

@@ -24,7 +24,7 @@ enum { X = KVA_NORM_X, SCALE = KVA_NORM_SCALE, BIAS = KVA_NORM_BIAS, MEAN = KVA_
 /* Channels are axis 1 of x and all that the others have. */
 int kva_batch_norm_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
   (void)attrs, (void)t;
-  return axis == (operand ? 0 : 1) ? 0 : -1;
+  return axis == (operand ? 0 : 1) ? KVA_AGREES_FULL : -1;
 }
 
 kva_status kva_batch_norm_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {

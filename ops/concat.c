@@ -15,7 +15,7 @@ static uint32_t axis_of(const kva_node *n) {
 
 int kva_concat_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
   (void)operand;
-  return axis == kva_axis(((const kva_concat_attrs *)attrs)->axis, t->rank) ? -1 : (int)axis;
+  return axis == kva_axis(((const kva_concat_attrs *)attrs)->axis, t->rank) ? -1 : (int)axis | KVA_AGREES_FULL;
 }
 
 static kva_status check_operand(kva_module *m, const kva_node *n, uint32_t i, uint32_t axis) {

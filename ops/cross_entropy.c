@@ -19,7 +19,7 @@ KVA_OP_FUNCTIONS(cross_entropy)
 /* Every row has a target. */
 int kva_cross_entropy_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
   (void)attrs;
-  return !operand && axis + 1 == t->rank ? -1 : (int)axis;
+  return !operand && axis + 1 == t->rank ? -1 : (int)axis | KVA_AGREES_FULL;
 }
 
 kva_status kva_cross_entropy_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {

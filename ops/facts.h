@@ -93,6 +93,8 @@ bool kva_reduce_max_shape_values(kva_shape_values *v, const kva_node *n);
 
 /* Aligned from the right, as elementwise operators broadcast. */
 int kva_agrees_aligned(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
+/* The same, where the others broadcast to operand 0. */
+int kva_agrees_with_first(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 int kva_attention_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 int kva_batch_norm_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 int kva_concat_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);

@@ -27,11 +27,13 @@ kva_matmul_shape kva_matmul_get(const kva_node *n) {
   };
 }
 
+enum { DEPTH = 0 | KVA_AGREES_FULL };
+
 /* Group 0 is the depth, leading dims are aligned from the right; rows and columns are free. */
 int kva_matmul_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
   const kva_matmul_attrs *a = attrs;
   uint32_t from_end = t->rank - 1 - axis, depth = operand ? !a->transpose_b : a->transpose_a;
-  return from_end >= 2 ? (int)from_end : from_end == depth ? 0 : -1;
+  return from_end >= 2 ? (int)from_end : from_end == depth ? DEPTH : -1;
 }
 
 static kva_status check_depth(kva_module *m, const kva_node *n, const kva_matmul_shape *s) {
@@ -193,6 +195,6 @@ kva_value *kva_matmul_lifted(kva_incremental *c, const kva_node *n, kva_value *c
 }
 
 bool kva_matmul_sums(const kva_node *n, uint32_t operand, uint32_t axis) {
-  return kva_matmul_agrees(n->attrs, kva_operand_type(n, operand), operand, axis) == 0 &&
+  return kva_matmul_agrees(n->attrs, kva_operand_type(n, operand), operand, axis) == DEPTH &&
          axis + 2 >= kva_operand_type(n, operand)->rank;
 }

@@ -38,8 +38,8 @@ kva_status kva_rope_infer(kva_module *m, const kva_node *n, const kva_type **out
 
 /* Axes align from the right; the last one of the angles is another than x's. */
 int kva_rope_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
-  if (axis + 1 < t->rank) return kva_agrees_aligned(attrs, t, operand, axis);
-  return operand ? KVA_MAX_RANK : -1;
+  if (axis + 1 < t->rank) return kva_agrees_with_first(attrs, t, operand, axis);
+  return operand ? KVA_MAX_RANK | KVA_AGREES_FULL : -1;
 }
 
 typedef struct channel {

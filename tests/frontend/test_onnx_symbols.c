@@ -164,6 +164,15 @@ static const node_case cases[] = {
      "float N,M;=int64 -3 -1;=int64 -9000000000 2;=int64 0 1;=int64 -1 1",
      1,
      {"N=5,M=2", "N=0,M=5", "N=2,M=0"}},
+    /* an extent of 1 where nothing broadcasts is what the others have, too */
+    {"Concat", "axis=1", "float N,M;float 1,2", 1, {"N=1,M=3", "N=1,M=1", NULL}},
+    {"BatchNormalization",
+     "",
+     "float N,C,H;float ?;float 1;float ?;float ?",
+     1,
+     {"N=2,C=1,H=3,w_0=1,c_0=1,d_0=1", NULL}},
+    {"LayerNormalization", "", "float 3,1;float C;float 1", 1, {"C=1", NULL}},
+    {"Attention", "", "float B,1,T,D;float 1,H,S,D;float 1,H,S,4;float T,S", 1, {"B=1,T=2,S=3,D=4,H=1", NULL}},
 };
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
@@ -364,8 +373,16 @@ static void test_other_sizes_are_refused(void **state) {
                  "extent 0 of the last elements, of Slice at node 'node' is min(N, 1) = 0 here, but must be 1");
 }
 
+/* Factors that are known at run time, in a list whose length has no number. */
+static void test_scales_are_as_many_as_axes(void **state) {
+  (void)state;
+  const node_case c = {"Resize", "mode=linear", "float N,4;-;float ?", 1, {NULL}};
+  kva_module_destroy(load(&c, NULL));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_symbols_give_what_numbers_give),
-                                     cmocka_unit_test(test_other_sizes_are_refused)};
+                                     cmocka_unit_test(test_other_sizes_are_refused),
+                                     cmocka_unit_test(test_scales_are_as_many_as_axes)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,13 +7,36 @@
 enum { MAX_STEPS = 256, GATES_RNN = 1, GATES_GRU = 3, GATES_LSTM = 4 };
 enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H, IN_C, IN_P, N_INPUTS };
 
+/* One of the standard's functions of gates, in this order. */
+typedef enum curve {
+  AFFINE,
+  RELU,
+  LEAKY_RELU,
+  THRESHOLDED_RELU,
+  TANH,
+  SCALED_TANH,
+  SIGMOID,
+  HARD_SIGMOID,
+  ELU,
+  SOFTSIGN,
+  SOFTPLUS,
+  CURVES
+} curve;
+
+typedef struct activation {
+  curve curve;
+  double alpha, beta;
+} activation;
+
 typedef struct rnn {
   kva_value *in[N_INPUTS];                  /* with the extents that the attributes give them; NULL: omitted */
   int64_t gates, hidden, directions, steps; /* steps: -1 if they are not unrolled */
   kva_dim length;
   kva_value *lengths;                             /* int64[B, 1]; NULL: all sequences have the whole length */
   bool batch_first, linear_before_reset, reverse; /* reverse: the only direction runs backward */
-  const char *activations[6];
+  bool input_forget;                              /* the forget gate is 1 minus the input gate */
+  double clip;                                    /* bound of what functions take; 0: none */
+  activation activations[6];
 } rnn;
 
 typedef struct direction {
@@ -22,7 +45,7 @@ typedef struct direction {
   kva_value *R, *rb;   /* [g H, H], [g H] or NULL */
   kva_value *peephole; /* [3 H] or NULL */
   kva_value *h, *c;
-  const char *const *act;
+  const activation *act;
   bool backward;
 } direction;
 
@@ -36,26 +59,100 @@ static kva_value *entry(kva_onnx_call *k, kva_value *x, int64_t i) {
   return kva_reshape(k->b, row, row->type->rank - 1, row->type->dims + 1);
 }
 
-static kva_value *activate(kva_onnx_call *k, const char *name, kva_value *x) {
-  if (!strcmp(name, "Tanh")) return kva_build1(k->b, KVA_OP_tanh, x);
-  if (!strcmp(name, "Relu")) return kva_build1(k->b, KVA_OP_relu, x);
-  return kva_build1(k->b, KVA_OP_sigmoid, x);
+/* ---- functions of gates ------------------------------------------------------------------------------------------ */
+
+/* Names, numbers of parameters and their defaults, which are those of the operators of the same names. */
+static const struct {
+  const char *name;
+  uint32_t parameters;
+  double alpha, beta;
+} curves[CURVES] = {
+    [AFFINE] = {"Affine", 2, 1, 0},
+    [RELU] = {"Relu", 0, 0, 0},
+    [LEAKY_RELU] = {"LeakyRelu", 1, 0.01, 0},
+    [THRESHOLDED_RELU] = {"ThresholdedRelu", 1, 1, 0},
+    [TANH] = {"Tanh", 0, 0, 0},
+    [SCALED_TANH] = {"ScaledTanh", 2, 1, 1},
+    [SIGMOID] = {"Sigmoid", 0, 0, 0},
+    [HARD_SIGMOID] = {"HardSigmoid", 2, 0.2, 0.5},
+    [ELU] = {"Elu", 1, 1, 0},
+    [SOFTSIGN] = {"Softsign", 0, 0, 0},
+    [SOFTPLUS] = {"Softplus", 0, 0, 0},
+};
+
+/* alpha x + beta */
+static kva_value *line(kva_builder *b, const activation *a, kva_value *x) {
+  kva_value *y = kva_mul(b, x, kva_scalar_like(b, x, a->alpha));
+  return a->beta == 0 ? y : kva_add(b, y, kva_scalar_like(b, x, a->beta));
+}
+
+static kva_value *clamp(kva_builder *b, kva_value *x, double low, double high) {
+  return kva_build2(b, KVA_OP_max, kva_build2(b, KVA_OP_min, x, kva_scalar_like(b, x, high)),
+                    kva_scalar_like(b, x, low));
+}
+
+static kva_value *apply_curve(kva_builder *b, const activation *a, kva_value *x) {
+  kva_value *zero = kva_scalar_like(b, x, 0), *one = kva_scalar_like(b, x, 1);
+  switch (a->curve) {
+  case AFFINE: return line(b, a, x);
+  case RELU: return kva_build1(b, KVA_OP_relu, x);
+  case LEAKY_RELU: return kva_onnx_where(b, kva_build2(b, KVA_OP_less, zero, x), x, line(b, a, x));
+  case THRESHOLDED_RELU: {
+    kva_value *low = kva_build2(b, KVA_OP_less, x, kva_scalar_like(b, x, a->alpha));
+    return kva_onnx_where(b, low, zero, x);
+  }
+  case SCALED_TANH: {
+    kva_value *y = kva_build1(b, KVA_OP_tanh, kva_mul(b, x, kva_scalar_like(b, x, a->beta)));
+    return kva_mul(b, y, kva_scalar_like(b, y, a->alpha));
+  }
+  case SIGMOID: return kva_build1(b, KVA_OP_sigmoid, x);
+  case HARD_SIGMOID: return clamp(b, line(b, a, x), 0, 1);
+  case ELU: {
+    kva_value *low = line(b, a, kva_sub(b, kva_build1(b, KVA_OP_exp, x), one));
+    return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, zero), low, x);
+  }
+  case SOFTSIGN: return kva_div(b, x, kva_add(b, one, kva_build1(b, KVA_OP_abs, x)));
+  case SOFTPLUS: return kva_build1(b, KVA_OP_softplus, x);
+  default: return kva_build1(b, KVA_OP_tanh, x);
+  }
+}
+
+/* Function i of what a gate sums up. */
+static kva_value *activate(kva_onnx_call *k, const direction *d, uint32_t i, kva_value *x) {
+  if (d->r->clip > 0) x = clamp(k->b, x, -d->r->clip, d->r->clip);
+  return apply_curve(k->b, &d->act[i], x);
+}
+
+static kva_status curve_named(kva_onnx_call *k, const char *name, activation *out) {
+  for (int c = 0; c < CURVES; c++)
+    if (!strcmp(curves[c].name, name)) return *out = (activation){(curve)c, curves[c].alpha, curves[c].beta}, KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", name);
+}
+
+/* The next number of a list that functions consume in their order; an absent one leaves the default. */
+static void take(const kva_onnx_attr *list, uint32_t *at, double *out) {
+  if (list && list->kind == KVA_ONNX_FLOATS && *at < list->n) *out = kva_onnx_decimal(list->floats[(*at)++]);
 }
 
 static kva_status read_activations(kva_onnx_call *k, rnn *r) {
-  static const char *const defaults[3][3] = {{"Tanh"}, {"Sigmoid", "Tanh"}, {"Sigmoid", "Tanh", "Tanh"}};
-  uint32_t n = r->gates == GATES_RNN ? 1 : r->gates == GATES_GRU ? 2 : 3;
+  static const curve defaults[3][3] = {{TANH}, {SIGMOID, TANH}, {SIGMOID, TANH, TANH}};
+  uint32_t n = r->gates == GATES_RNN ? 1 : r->gates == GATES_GRU ? 2 : 3, alphas = 0, betas = 0;
   const kva_onnx_attr *a = kva_onnx_find_attr(k, "activations");
+  const kva_onnx_attr *alpha = kva_onnx_find_attr(k, "activation_alpha");
+  const kva_onnx_attr *beta = kva_onnx_find_attr(k, "activation_beta");
   bool given = a && a->n;
   if (a && (a->kind != KVA_ONNX_STRINGS || (a->n && a->n != n * r->directions)))
     return kva_onnx_fail(k, KVA_INVALID, "activations: expected %lld names", (long long)(n * r->directions));
   for (uint32_t i = 0; i < n * r->directions; i++) {
-    r->activations[i] = given ? a->strings[i] : defaults[n - 1][i % n];
-    if (strcmp(r->activations[i], "Tanh") && strcmp(r->activations[i], "Relu") && strcmp(r->activations[i], "Sigmoid"))
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", r->activations[i]);
+    activation *own = &r->activations[i];
+    KVA_TRY(curve_named(k, given ? a->strings[i] : curves[defaults[n - 1][i % n]].name, own));
+    if (curves[own->curve].parameters > 0) take(alpha, &alphas, &own->alpha);
+    if (curves[own->curve].parameters > 1) take(beta, &betas, &own->beta);
   }
   return KVA_OK;
 }
+
+/* ---- attributes and shapes --------------------------------------------------------------------------------------- */
 
 /* Whether sequence_lens is omitted, or known to be the whole length. */
 static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
@@ -99,6 +196,19 @@ static kva_status shape_input(kva_onnx_call *k, rnn *r, uint32_t i, uint32_t ran
   return KVA_OK;
 }
 
+/* Where an extent of X is a symbol and the same of another input a number, X has it. */
+static void shape_x(kva_onnx_call *k, rnn *r) {
+  const kva_value *w = r->in[IN_W], *lengths = r->in[IN_LENGTHS], *h = r->in[IN_H];
+  kva_dim dims[3] = {NULL};
+  uint32_t batch = !r->batch_first;
+  if (w->type->rank == 3) dims[2] = w->type->dims[2];
+  if (h && h->type->rank == 3) dims[batch] = h->type->dims[batch];
+  if (lengths && lengths->type->rank == 1 && !dims[batch]) dims[batch] = lengths->type->dims[0];
+  for (uint32_t i = 0; i < 3; i++)
+    if (dims[i] && !kva_expr_is_const(dims[i], NULL)) dims[i] = NULL;
+  r->in[IN_X] = kva_onnx_with_dims(k, r->in[IN_X], dims, "X");
+}
+
 /* Weights are [directions, gates hidden, ...]; their shapes and the attributes must tell the same. */
 static kva_status shape_inputs(kva_onnx_call *k, rnn *r) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
@@ -113,6 +223,7 @@ static kva_status shape_inputs(kva_onnx_call *k, rnn *r) {
   KVA_TRY(shape_input(k, r, IN_R, 3, (kva_dim[]){d, gates, hidden}));
   KVA_TRY(shape_input(k, r, IN_B, 2, (kva_dim[]){d, biases}));
   KVA_TRY(shape_input(k, r, IN_H, 3, state));
+  if (r->lengths) r->lengths = kva_onnx_with_extent(k, r->lengths, 0, batch, "sequence_lens");
   if (r->gates != GATES_LSTM) return KVA_OK;
   KVA_TRY(shape_input(k, r, IN_C, 3, state));
   return shape_input(k, r, IN_P, 2, (kva_dim[]){d, peep});
@@ -144,6 +255,8 @@ static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
              .batch_first = kva_onnx_int(k, "layout", 0) != 0,
              .linear_before_reset = kva_onnx_int(k, "linear_before_reset", 0) != 0,
              .reverse = !strcmp(way, "reverse"),
+             .input_forget = kva_onnx_int(k, "input_forget", 0) != 0,
+             .clip = kva_onnx_float(k, "clip", 0),
              .directions = strcmp(way, "bidirectional") ? 1 : 2};
   for (uint32_t i = 0; i < N_INPUTS; i++) r->in[i] = kva_onnx_in(k, i);
   if (x->rank != 3 || r->in[IN_R]->type->rank != 3) return kva_onnx_fail(k, KVA_INVALID, "expected X and R of rank 3");
@@ -152,9 +265,8 @@ static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
   if (!kva_expr_is_const(r->length, &r->steps)) r->steps = -1;
   KVA_TRY(read_lengths(k, r));
   if (r->steps > MAX_STEPS || r->steps == 0) r->steps = -1;
-  if (kva_onnx_find_attr(k, "clip")) return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute clip");
-  if (kva_onnx_int(k, "input_forget", 0)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute input_forget");
   KVA_TRY(check_attrs(k, r, way));
+  shape_x(k, r);
   KVA_TRY(shape_inputs(k, r));
   return read_activations(k, r);
 }
@@ -171,21 +283,21 @@ static kva_value *recurrent(kva_onnx_call *k, const direction *d, kva_value *h) 
 }
 
 static kva_value *step_rnn(kva_onnx_call *k, direction *d, kva_value *x) {
-  return activate(k, d->act[0], kva_add(k->b, x, recurrent(k, d, d->h)));
+  return activate(k, d, 0, kva_add(k->b, x, recurrent(k, d, d->h)));
 }
 
 /* Gates z, r, h. The candidate sees r * h before or (linear_before_reset) after the recurrent product. */
 static kva_value *step_gru(kva_onnx_call *k, direction *d, kva_value *x) {
   kva_builder *b = k->b;
   kva_value *y = recurrent(k, d, d->h);
-  kva_value *z = activate(k, d->act[0], kva_add(b, gate(k, d, x, 0), gate(k, d, y, 0)));
-  kva_value *r = activate(k, d->act[0], kva_add(b, gate(k, d, x, 1), gate(k, d, y, 1)));
+  kva_value *z = activate(k, d, 0, kva_add(b, gate(k, d, x, 0), gate(k, d, y, 0)));
+  kva_value *r = activate(k, d, 0, kva_add(b, gate(k, d, x, 1), gate(k, d, y, 1)));
   kva_value *inner;
   if (d->r->linear_before_reset)
     inner = kva_mul(b, r, gate(k, d, y, 2));
   else
     inner = gate(k, d, recurrent(k, d, kva_mul(b, r, d->h)), 2);
-  kva_value *candidate = activate(k, d->act[1], kva_add(b, gate(k, d, x, 2), inner));
+  kva_value *candidate = activate(k, d, 1, kva_add(b, gate(k, d, x, 2), inner));
   kva_value *one = kva_scalar_like(b, z, 1);
   return kva_add(b, kva_mul(b, kva_sub(b, one, z), candidate), kva_mul(b, z, d->h));
 }
@@ -199,12 +311,13 @@ static kva_value *peep(kva_onnx_call *k, const direction *d, kva_value *x, kva_v
 static kva_value *step_lstm(kva_onnx_call *k, direction *d, kva_value *x) {
   kva_builder *b = k->b;
   kva_value *y = kva_add(b, x, recurrent(k, d, d->h));
-  kva_value *i = activate(k, d->act[0], peep(k, d, gate(k, d, y, 0), d->c, 0));
-  kva_value *f = activate(k, d->act[0], peep(k, d, gate(k, d, y, 2), d->c, 2));
-  kva_value *candidate = activate(k, d->act[1], gate(k, d, y, 3));
+  kva_value *i = activate(k, d, 0, peep(k, d, gate(k, d, y, 0), d->c, 0));
+  kva_value *f = d->r->input_forget ? kva_sub(b, kva_scalar_like(b, i, 1), i)
+                                    : activate(k, d, 0, peep(k, d, gate(k, d, y, 2), d->c, 2));
+  kva_value *candidate = activate(k, d, 1, gate(k, d, y, 3));
   d->c = kva_add(b, kva_mul(b, f, d->c), kva_mul(b, i, candidate));
-  kva_value *o = activate(k, d->act[0], peep(k, d, gate(k, d, y, 1), d->c, 1));
-  return kva_mul(b, o, activate(k, d->act[2], d->c));
+  kva_value *o = activate(k, d, 0, peep(k, d, gate(k, d, y, 1), d->c, 1));
+  return kva_mul(b, o, apply_curve(b, &d->act[2], d->c)); /* not clipped, as in ONNX Runtime */
 }
 
 /* ---- one direction ----------------------------------------------------------------------------------------------- */

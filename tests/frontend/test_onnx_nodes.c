@@ -79,11 +79,39 @@ static void test_type_of_statistics(void **unused) {
   assert_int_equal(t, KVA_F32);
 }
 
+#define RECURRENT(rest) \
+  MODEL("14",           \
+        "(float[2] x) => (float[N] y) <int64[3] s = {2, 1, 1}, int64[1] flat = {-1}, float[1, 1, 1] one = {1}, " rest)
+
+/* Functions take their numbers from the lists in order; the clip bounds what they are applied to. */
+static void test_functions_of_gates(void **unused) {
+  (void)unused;
+  check(RECURRENT("float[1, 1, 1] none = {0}> { a = Reshape (x, s)"
+                  " b = RNN <hidden_size = 1, activations = [\"ScaledTanh\"], activation_alpha = [2.0],"
+                  " activation_beta = [0.5], clip = 1.0> (a, one, none) y = Reshape (b, flat) }"),
+        V(0.5, 3), V(2 * tanh(0.25), 2 * tanh(0.5)));
+  check(RECURRENT("float[2, 1, 1] two = {1, 1}, float[2, 1, 1] none = {0, 0}> { a = Reshape (x, s)"
+                  " b = RNN <hidden_size = 1, direction = \"bidirectional\", activations = [\"LeakyRelu\", \"Affine\"],"
+                  " activation_alpha = [0.1, 2.0], activation_beta = [3.0]> (a, two, none) y = Reshape (b, flat) }"),
+        V(-1, 4), V(-0.1, 1, 4, 11));
+}
+
+/* With input_forget, what the input gate takes is what the forget gate leaves. */
+static void test_coupled_gates(void **unused) {
+  (void)unused;
+  check(RECURRENT(
+            "float[1, 4, 1] w = {1, 0, 0, 0}, float[1, 4, 1] none = {0, 0, 0, 0}> { a = Reshape (x, s)"
+            " all, h, c = LSTM <hidden_size = 1, input_forget = 1> (a, w, none, , , , one) y = Reshape (c, flat) }"),
+        V(1, 1), V(0.26894142137 * 0.26894142137));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_reflection_of_one_element),
       cmocka_unit_test(test_resize),
       cmocka_unit_test(test_type_of_statistics),
+      cmocka_unit_test(test_functions_of_gates),
+      cmocka_unit_test(test_coupled_gates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

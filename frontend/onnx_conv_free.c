@@ -58,7 +58,8 @@ kva_status kva_onnx_correlate(kva_onnx_call *k, kva_value *x, kva_value *weight,
   return b->failed ? KVA_INVALID : KVA_OK;
 }
 
-kva_value *kva_onnx_pad_spatial(kva_onnx_call *k, kva_value *x, const kva_dim *before, const kva_dim *after) {
+kva_value *kva_onnx_pad_spatial(kva_onnx_call *k, kva_value *x, kva_value *fill, const kva_dim *before,
+                                const kva_dim *after) {
   kva_dim first[KVA_MAX_RANK], last[KVA_MAX_RANK], none = kva_expr_const(kva_onnx_exprs(k), 0);
   uint32_t rank = x->type->rank;
   for (uint32_t i = 0; i < rank; i++) {
@@ -66,7 +67,7 @@ kva_value *kva_onnx_pad_spatial(kva_onnx_call *k, kva_value *x, const kva_dim *b
     last[i] = i < 2 ? none : after[i - 2];
   }
   kva_pad_attrs attrs = {.before = {rank, first}, .after = {rank, last}};
-  return kva_build(k->b, KVA_OP_pad, 1, &x, &attrs);
+  return kva_build(k->b, KVA_OP_pad, fill ? 2 : 1, (kva_value *[]){x, fill}, &attrs);
 }
 
 kva_status kva_onnx_convolve_free(kva_onnx_call *k, kva_value *x, kva_value *weight, const kva_onnx_window *w,
@@ -80,7 +81,7 @@ kva_status kva_onnx_convolve_free(kva_onnx_call *k, kva_value *x, kva_value *wei
     kva_dim span = span_of(e, kva_onnx_dim(weight, i + 2), w->dilations[i]);
     kva_onnx_same_padding(k, w, i, span, &before[i], &after[i]);
   }
-  x = kva_onnx_pad_spatial(k, x, before, after);
+  x = kva_onnx_pad_spatial(k, x, NULL, before, after);
   return kva_onnx_correlate(k, x, weight, kva_expr_const(e, group), w->strides, w->dilations, out);
 }
 
@@ -151,7 +152,7 @@ kva_status kva_onnx_convolve_transposed_free(kva_onnx_call *k, kva_value *weight
     transposed_padding(k, weight, w, i, wanted, &before[i], &after[i]);
     x = spread_axis(k->b, x, i + 2, w->strides[i]);
   }
-  x = kva_onnx_pad_spatial(k, x, before, after);
+  x = kva_onnx_pad_spatial(k, x, NULL, before, after);
   weight = kva_onnx_with_extent(k, weight, 0, kva_onnx_dim(x, 1), "weights of a convolution");
   weight = turned_weight(k->b, weight, group);
   if (k->b->failed) return KVA_INVALID;

@@ -345,7 +345,7 @@ static kva_status causal_conv_free(kva_onnx_call *k, kva_value *w, kva_value **y
   kva_dim none = kva_expr_const(e, 0), kept = kva_expr_addi(e, kva_onnx_dim(w, 2), -1), length = kva_onnx_dim(x, 2);
   kva_dim state[3] = {kva_onnx_dim(x, 0), kva_onnx_dim(x, 1), kept};
   if (past) past = kva_onnx_with_dims(k, past, state, "the past of CausalConvWithState");
-  x = past ? kva_onnx_concat(b, past, x, 2) : kva_onnx_pad_spatial(k, x, &kept, &none);
+  x = past ? kva_onnx_concat(b, past, x, 2) : kva_onnx_pad_spatial(k, x, NULL, &kept, &none);
   if (b->failed) return KVA_INVALID;
   KVA_TRY(kva_onnx_correlate(k, x, w, kva_onnx_dim(w, 0), &one, &one, y));
   kva_onnx_set_out(k, 1, kva_onnx_slice(b, x, 2, length, kept));

@@ -33,23 +33,6 @@ static void agree_on_channels(kva_onnx_call *k, kva_value **x, kva_value **weigh
                               "the operand of a convolution");
 }
 
-/* Whether auto_pad's amounts depend on a symbolic extent. */
-static bool pads_by_extent(const kva_onnx_window *w, const kva_value *x) {
-  bool same = w->auto_pad == KVA_PAD_SAME_UPPER || w->auto_pad == KVA_PAD_SAME_LOWER, found = false;
-  for (uint32_t i = 0; same && i < w->n; i++)
-    found |= w->strides[i] > 1 && !kva_expr_is_const(kva_onnx_dim(x, i + 2), NULL);
-  return found;
-}
-
-/* x with the zeros of auto_pad; w then has none. */
-static kva_value *padded_operand(kva_onnx_call *k, kva_value *x, kva_onnx_window *w) {
-  kva_dim before[KVA_ONNX_MAX_SPATIAL], after[KVA_ONNX_MAX_SPATIAL];
-  for (uint32_t i = 0; i < w->n; i++)
-    kva_onnx_same_padding(k, w, i, kva_expr_const(kva_onnx_exprs(k), kva_onnx_span(w, i)), &before[i], &after[i]);
-  w->auto_pad = KVA_PAD_VALID;
-  return kva_onnx_pad_spatial(k, x, before, after);
-}
-
 /* Window and group of a convolution, whose operands then agree. */
 static kva_status read_convolution(kva_onnx_call *k, kva_value **x, kva_value **weight, kva_onnx_window *w,
                                    int64_t *group) {
@@ -91,7 +74,7 @@ kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *weight, 
   int64_t group;
   KVA_TRY(read_convolution(k, &x, &weight, &w, &group));
   if (w.free) return kva_onnx_convolve_free(k, x, weight, &w, group, out);
-  if (pads_by_extent(&w, x)) x = padded_operand(k, x, &w);
+  if (kva_onnx_pads_by_extent(&w, x)) x = kva_onnx_pad_same(k, x, NULL, &w);
   KVA_TRY(kva_onnx_resolve_same(k, &w));
   kva_conv_attrs attrs = attrs_of(&w, group);
   *out = is_product(&w, x, weight, group) ? build_product(k->b, x, weight)
@@ -110,7 +93,7 @@ kva_status kva_onnx_convolve_codes(kva_onnx_call *k, kva_codes x, kva_codes w, k
   kva_onnx_window window;
   int64_t group;
   KVA_TRY(read_convolution(k, &x.codes, &w.codes, &window, &group));
-  if (window.free || pads_by_extent(&window, x.codes) || !kva_is_byte(x.codes) || !kva_is_byte(w.codes)) {
+  if (window.free || kva_onnx_pads_by_extent(&window, x.codes) || !kva_is_byte(x.codes) || !kva_is_byte(w.codes)) {
     KVA_TRY(kva_onnx_convolve(k, exact(k->b, x), exact(k->b, w), out));
     *out = kva_cast(k->b, *out, KVA_I32);
     return KVA_OK;

@@ -90,3 +90,18 @@ kva_status kva_onnx_resolve_same(kva_onnx_call *k, kva_onnx_window *w) {
   }
   return KVA_OK;
 }
+
+bool kva_onnx_pads_by_extent(const kva_onnx_window *w, const kva_value *x) {
+  bool same = w->auto_pad == KVA_PAD_SAME_UPPER || w->auto_pad == KVA_PAD_SAME_LOWER, found = false;
+  for (uint32_t i = 0; same && i < w->n; i++)
+    found |= w->strides[i] > 1 && !kva_expr_is_const(kva_onnx_dim(x, i + 2), NULL);
+  return found;
+}
+
+kva_value *kva_onnx_pad_same(kva_onnx_call *k, kva_value *x, kva_value *fill, kva_onnx_window *w) {
+  kva_dim before[KVA_ONNX_MAX_SPATIAL], after[KVA_ONNX_MAX_SPATIAL];
+  for (uint32_t i = 0; i < w->n; i++)
+    kva_onnx_same_padding(k, w, i, kva_expr_const(kva_onnx_exprs(k), kva_onnx_span(w, i)), &before[i], &after[i]);
+  w->auto_pad = KVA_PAD_VALID;
+  return kva_onnx_pad_spatial(k, x, fill, before, after);
+}

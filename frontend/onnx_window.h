@@ -43,8 +43,12 @@ KVA_MUST_USE kva_status kva_onnx_convolve_transposed_free(kva_onnx_call *k, kva_
  * Conv without padding. `group` may be symbolic, and divides the channels. */
 KVA_MUST_USE kva_status kva_onnx_correlate(kva_onnx_call *k, kva_value *x, kva_value *w, kva_dim group,
                                            const int64_t *strides, const int64_t *dilations, kva_value **out);
-/* x with zeros around its spatial axes; negative amounts crop. */
-kva_value *kva_onnx_pad_spatial(kva_onnx_call *k, kva_value *x, const kva_dim *before, const kva_dim *after);
+/* x with a scalar (NULL: zero) around its spatial axes; negative amounts crop. */
+kva_value *kva_onnx_pad_spatial(kva_onnx_call *k, kva_value *x, kva_value *fill, const kva_dim *before,
+                                const kva_dim *after);
+/* Whether auto_pad's amounts depend on a symbolic extent; and x padded by them, after which w pads no more. */
+bool kva_onnx_pads_by_extent(const kva_onnx_window *w, const kva_value *x);
+kva_value *kva_onnx_pad_same(kva_onnx_call *k, kva_value *x, kva_value *fill, kva_onnx_window *w);
 /* The padding that auto_pad SAME_* adds around spatial axis i of input 0 for a window that spans `span` elements. */
 void kva_onnx_same_padding(kva_onnx_call *k, const kva_onnx_window *w, uint32_t i, kva_dim span, kva_dim *before,
                            kva_dim *after);

@@ -79,6 +79,14 @@ static void test_type_of_statistics(void **unused) {
   assert_int_equal(t, KVA_F32);
 }
 
+/* The window that ceil_mode adds ends behind the image. */
+static void test_last_window_of_lp_pool(void **unused) {
+  (void)unused;
+  check(MODEL("18", "(float[4] x) => (float[2] y) <int64[3] s = {1, 1, 4}, int64[1] flat = {-1}> { a = Reshape (x, s)"
+                    " b = LpPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (a) y = Reshape (b, flat) }"),
+        V(1, -2, 2, 4), V(3, sqrt(20)));
+}
+
 #define RECURRENT(rest) \
   MODEL("14",           \
         "(float[2] x) => (float[N] y) <int64[3] s = {2, 1, 1}, int64[1] flat = {-1}, float[1, 1, 1] one = {1}, " rest)
@@ -107,11 +115,9 @@ static void test_coupled_gates(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reflection_of_one_element),
-      cmocka_unit_test(test_resize),
-      cmocka_unit_test(test_type_of_statistics),
-      cmocka_unit_test(test_functions_of_gates),
-      cmocka_unit_test(test_coupled_gates),
+      cmocka_unit_test(test_reflection_of_one_element), cmocka_unit_test(test_resize),
+      cmocka_unit_test(test_type_of_statistics),        cmocka_unit_test(test_last_window_of_lp_pool),
+      cmocka_unit_test(test_functions_of_gates),        cmocka_unit_test(test_coupled_gates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,11 +26,13 @@ static kva_value *list_of(kva_onnx_call *k, const char *name) {
   return list_attr(k, name, sizeof list_endings / sizeof *list_endings, list_endings);
 }
 
-/* A list of floats of one element, or one for each of x's last axis. */
-static kva_status per_feature(kva_onnx_call *k, kva_value *x, kva_value *list, const char *name) {
+/* A list of one element, or one for each of x's last axis, which has so many where it is a symbol. */
+static kva_status per_feature(kva_onnx_call *k, kva_value **x, kva_value *list, const char *name) {
   const kva_type *t = list->type;
-  if (t->rank == 1 && (kva_expr_is(t->dims[0], 1) || (x->type->rank && t->dims[0] == x->type->dims[x->type->rank - 1])))
-    return KVA_OK;
+  uint32_t rank = (*x)->type->rank;
+  if (t->rank == 1 && kva_expr_is(t->dims[0], 1)) return KVA_OK;
+  if (t->rank == 1 && rank) *x = kva_onnx_with_extent(k, *x, rank - 1, t->dims[0], "the features of a list");
+  if (t->rank == 1 && rank && t->dims[0] == (*x)->type->dims[rank - 1]) return KVA_OK;
   return kva_onnx_fail(k, KVA_INVALID, "attribute '%s' has neither one element nor one for each feature", name);
 }
 
@@ -46,8 +48,8 @@ kva_status kva_onnx_scaler(kva_onnx_call *k) {
   kva_value *x = kva_cast(k->b, kva_onnx_in(k, 0), KVA_F32);
   kva_value *offset = list_attr(k, "offset", 1, (const char *const[]){""});
   kva_value *scale = list_attr(k, "scale", 1, (const char *const[]){""});
-  if (offset) KVA_TRY(per_feature(k, x, offset, "offset"));
-  if (scale) KVA_TRY(per_feature(k, x, scale, "scale"));
+  if (offset) KVA_TRY(per_feature(k, &x, offset, "offset"));
+  if (scale) KVA_TRY(per_feature(k, &x, scale, "scale"));
   if (offset) x = kva_sub(k->b, x, offset);
   return kva_onnx_done(k, scale ? kva_mul(k->b, x, scale) : x);
 }
@@ -79,7 +81,7 @@ kva_status kva_onnx_imputer(kva_onnx_call *k) {
       real ? kva_onnx_float(k, "replaced_value_float", 0) : (double)kva_onnx_int(k, "replaced_value_int64", 0);
   if (!values || kva_dtype_is_float(values->type->dtype) != real)
     return kva_onnx_fail(k, KVA_INVALID, "expected imputed_value_%s", real ? "floats" : "int64s");
-  KVA_TRY(per_feature(k, x, values, "imputed_value"));
+  KVA_TRY(per_feature(k, &x, values, "imputed_value"));
   kva_value *missing = replaced != replaced ? kva_build1(b, KVA_OP_is_nan, x)
                                             : kva_build2(b, KVA_OP_equal, x, kva_scalar_like(b, x, replaced));
   return kva_onnx_done(k, kva_onnx_where(b, missing, kva_cast(b, values, x->type->dtype), x));
@@ -106,6 +108,8 @@ kva_status kva_onnx_feature_vectorizer(kva_onnx_call *k) {
     if (!x || x->type->rank < 1 || x->type->rank > 2)
       return kva_onnx_fail(k, KVA_INVALID, "input %u: expected rank 1 or 2", i);
     if (x->type->rank == 1) x = kva_onnx_unsqueeze(b, x, 1, 1);
+    if (i < dims.n && dims.v[i] >= 0)
+      x = kva_onnx_with_extent(k, x, 1, kva_expr_const(kva_onnx_exprs(k), dims.v[i]), "inputdimensions");
     if (i < dims.n && !kva_expr_is(kva_onnx_dim(x, 1), dims.v[i]))
       return kva_onnx_fail(k, KVA_INVALID, "input %u has not the %lld columns of inputdimensions", i,
                            (long long)dims.v[i]);
@@ -178,6 +182,31 @@ kva_status kva_onnx_one_hot_encoder(kva_onnx_call *k) {
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
+/* Softmax of what is not 0; zeros stay, and scores that are all 0 become 0.5, as in the standard's evaluator. */
+static kva_value *softmax_of_others(kva_builder *b, kva_value *x, int64_t axis) {
+  kva_value *largest = kva_reduce(b, KVA_OP_reduce_max, x, 1, &axis, true), *magnitude = kva_build1(b, KVA_OP_abs, x);
+  kva_value *counts = kva_build2(b, KVA_OP_less, kva_scalar_like(b, x, 1e-7), magnitude);
+  kva_value *e = kva_build1(b, KVA_OP_exp, kva_sub(b, x, largest));
+  e = kva_onnx_where(b, counts, e, kva_mul(b, x, kva_build1(b, KVA_OP_exp, kva_neg(b, largest))));
+  kva_value *sum = kva_reduce(b, KVA_OP_reduce_sum, e, 1, &axis, true);
+  kva_value *none = kva_build2(b, KVA_OP_equal, sum, kva_scalar_like(b, sum, 0));
+  kva_value *y = kva_div(b, e, kva_onnx_where(b, none, kva_scalar_like(b, sum, 1), sum));
+  return kva_onnx_where(b, none, kva_scalar_like(b, y, 0.5), y);
+}
+
+/* Quantiles of the normal distribution, sqrt(2) erfinv(2 x - 1), by the approximation that ONNX Runtime and the
+ * standard's evaluator have (Winitzki). */
+static kva_value *probit(kva_builder *b, kva_value *x) {
+  const double a = 0.147, pi = 3.14159265358979323846;
+  kva_value *rest = kva_sub(b, kva_scalar_like(b, x, 1), x);
+  kva_value *l = kva_build1(b, KVA_OP_log, kva_mul(b, kva_mul(b, x, rest), kva_scalar_like(b, x, 4)));
+  kva_value *v = kva_add(b, kva_mul(b, l, kva_scalar_like(b, x, 0.5)), kva_scalar_like(b, x, 2 / (pi * a)));
+  kva_value *root = kva_sub(b, kva_mul(b, v, v), kva_mul(b, l, kva_scalar_like(b, x, 1 / a)));
+  kva_value *size = kva_build1(b, KVA_OP_sqrt, kva_sub(b, kva_build1(b, KVA_OP_sqrt, root), v));
+  size = kva_mul(b, size, kva_scalar_like(b, x, 1.41421356237309504880));
+  return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, rest), kva_neg(b, size), size);
+}
+
 kva_status kva_onnx_post_transform(kva_onnx_call *k, const char *name, kva_value **scores) {
   kva_builder *b = k->b;
   int64_t axis = (int64_t)(*scores)->type->rank - 1;
@@ -186,9 +215,30 @@ kva_status kva_onnx_post_transform(kva_onnx_call *k, const char *name, kva_value
     *scores = kva_build1(b, KVA_OP_sigmoid, *scores);
   else if (!strcmp(name, "SOFTMAX"))
     *scores = kva_build(b, KVA_OP_softmax, 1, scores, &(kva_softmax_attrs){.axis = axis});
+  else if (!strcmp(name, "SOFTMAX_ZERO"))
+    *scores = softmax_of_others(b, *scores, axis);
+  else if (!strcmp(name, "PROBIT"))
+    *scores = probit(b, *scores);
   else
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "post_transform '%s'; NONE, LOGISTIC and SOFTMAX are supported", name);
+    return kva_onnx_fail(k, KVA_INVALID,
+                         "post_transform '%s'; expected NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT", name);
   return KVA_OK;
+}
+
+kva_status kva_onnx_pair_scores(kva_onnx_call *k, bool probability, kva_value **scores) {
+  kva_builder *b = k->b;
+  const char *name = kva_onnx_string(k, "post_transform", "NONE");
+  bool logistic = !strcmp(name, "LOGISTIC");
+  kva_value *s = *scores, *other = kva_neg(b, s);
+  if (!logistic && strcmp(name, "NONE"))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                         "one score for two classes with post_transform '%s'; NONE and LOGISTIC are "
+                         "supported",
+                         name);
+  if (probability && !logistic) other = kva_add(b, other, kva_scalar_like(b, s, 1));
+  *scores = kva_onnx_concat(b, other, s, 1);
+  if (logistic) *scores = kva_build1(b, KVA_OP_sigmoid, *scores);
+  return kva_onnx_class_labels(k, *scores);
 }
 
 /* x[N, F] coefficients[rows, F]^T + intercepts[rows]. */
@@ -198,6 +248,9 @@ static kva_status linear(kva_onnx_call *k, int64_t rows, kva_value **out) {
   kva_value *w = list_attr(k, "coefficients", 1, (const char *const[]){""});
   kva_value *bias = list_attr(k, "intercepts", 1, (const char *const[]){""});
   if (x->type->rank == 1) x = kva_onnx_unsqueeze(b, x, 0, 1);
+  int64_t length;
+  if (x->type->rank == 2 && w && kva_expr_is_const(w->type->dims[0], &length) && rows > 0)
+    x = kva_onnx_with_extent(k, x, 1, kva_expr_const(kva_onnx_exprs(k), length / rows), "the features of coefficients");
   kva_dim dims[2] = {kva_expr_const(kva_onnx_exprs(k), rows), kva_onnx_dim(x, x->type->rank - 1)};
   kva_dim n = kva_expr_mul(kva_onnx_exprs(k), dims[0], dims[1]);
   if (x->type->rank != 2 || !w || w->type->dims[0] != n)
@@ -226,16 +279,24 @@ kva_status kva_onnx_class_labels(kva_onnx_call *k, kva_value *scores) {
   return kva_onnx_done(k, kva_onnx_gather(k->b, labels, kva_build(k->b, KVA_OP_argmax, 1, &scores, &attrs), 0));
 }
 
-/* One row of coefficients for each class. */
+/* One row of coefficients for each class, or one for two, whose probabilities it gives. */
 kva_status kva_onnx_linear_classifier(kva_onnx_call *k) {
   kva_value *scores = NULL, *bias = list_attr(k, "intercepts", 1, (const char *const[]){""});
   int64_t rows = 0;
-  if (!bias || !kva_expr_is_const(bias->type->dims[0], &rows) || rows < 2)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected intercepts for two classes or more");
+  if (!bias || !kva_expr_is_const(bias->type->dims[0], &rows) || rows < 1)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected an intercept for each class");
   (void)kva_onnx_int(k, "multi_class", 0); /* it has no effect on the result */
   KVA_TRY(linear(k, rows, &scores));
-  KVA_TRY(kva_onnx_class_labels(k, scores));
-  KVA_TRY(kva_onnx_post_transform(k, kva_onnx_string(k, "post_transform", "NONE"), &scores));
+  const char *transform = kva_onnx_string(k, "post_transform", "NONE");
+  if (rows == 1 && strcmp(transform, "LOGISTIC"))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                         "one score for two classes with post_transform '%s'; LOGISTIC is supported", transform);
+  if (rows == 1) {
+    KVA_TRY(kva_onnx_pair_scores(k, true, &scores));
+  } else {
+    KVA_TRY(kva_onnx_class_labels(k, scores));
+    KVA_TRY(kva_onnx_post_transform(k, transform, &scores));
+  }
   kva_onnx_set_out(k, 1, scores);
   return KVA_OK;
 }

@@ -308,10 +308,14 @@ static bool all_positive(const machine *s) {
  * ONNX Runtime 1.32 give different labels or scores. No exporter is known to write them. */
 static kva_status check_disputed(kva_onnx_call *k, const machine *s, const char *transform) {
   if (s->classes != 2 || s->rho.n != 1 || (s->vectors && s->prob_a.n)) return KVA_OK;
-  const char *what = !s->vectors                     ? "linear functions without support vectors"
-                     : all_positive(s)               ? "coefficients that are all positive"
-                     : !strcmp(transform, "SOFTMAX") ? "post_transform SOFTMAX and no probabilities"
-                                                     : NULL;
+  bool usual = !strcmp(transform, "NONE") || !strcmp(transform, "LOGISTIC");
+  const char *what = NULL;
+  if (!s->vectors)
+    what = "linear functions without support vectors";
+  else if (all_positive(s))
+    what = "coefficients that are all positive";
+  else if (!usual)
+    what = kva_arena_printf(k->c->arena, "post_transform %s and no probabilities", transform);
   if (!what) return KVA_OK;
   return kva_onnx_fail(k, KVA_UNSUPPORTED, "two classes with %s, whose meaning is not defined", what);
 }

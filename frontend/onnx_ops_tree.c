@@ -470,21 +470,30 @@ static int64_t n_classes(kva_onnx_call *k) {
   return listed.n ? listed.n : texts ? texts->n : 0;
 }
 
-/* Two classes may have weights for one alone, whose meaning depends on the signs of all weights. */
-static kva_status check_classes(kva_onnx_call *k) {
+/* Whether two classes have weights for one alone. *positive: whether none is negative, so that they make a probability.
+ */
+static kva_status read_classes(kva_onnx_call *k, int64_t classes, bool *single, bool *positive) {
   kva_ints ids = kva_onnx_ints(k, "class_ids");
-  bool same = true;
-  for (uint32_t i = 1; i < ids.n; i++) same &= ids.v[i] == ids.v[0];
-  return same ? kva_onnx_fail(k, KVA_UNSUPPORTED, "weights of a single class") : KVA_OK;
+  const double *weights;
+  KVA_TRY(floats_attr(k, "class_weights", ids.n, &weights));
+  *single = *positive = true;
+  for (uint32_t i = 0; i < ids.n; i++) {
+    *single &= ids.v[i] == ids.v[0];
+    *positive &= !weights || weights[i] >= 0;
+  }
+  if (!*single || (classes == 2 && ids.n && ids.v[0] == 0)) return KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "weights of a single class, which is not the first of two");
 }
 
 kva_status kva_onnx_tree_nodes(kva_onnx_call *k) {
-  bool classifier = k->arg != 0;
+  bool classifier = k->arg != 0, single = false, positive = false;
   kva_ints trees = kva_onnx_ints(k, "nodes_treeids"), nodes = kva_onnx_ints(k, "nodes_nodeids");
   node_ids ids = {.trees = trees.v, .nodes = nodes.v, .numbers = kva_map_create(k->c->arena)};
   forest f = {0};
   const double *base;
   int64_t targets = classifier ? n_classes(k) : kva_onnx_int(k, "n_targets", 1);
+  if (classifier) KVA_TRY(read_classes(k, targets, &single, &positive));
+  if (single) targets = 1;
   if (trees.n != nodes.n || !trees.n || !create(k, &f, trees.n, trees.n, targets))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "%u nodes of %lld targets", trees.n, (long long)targets);
   for (uint32_t i = 0; i < trees.n; i++) {
@@ -492,7 +501,6 @@ kva_status kva_onnx_tree_nodes(kva_onnx_call *k) {
     kva_map_set(ids.numbers, (int64_t[]){trees.v[i], nodes.v[i]}, 2 * sizeof(int64_t), (void *)(uintptr_t)(i + 1));
   }
   f.how = SUM;
-  if (classifier) KVA_TRY(check_classes(k));
   if (!classifier) KVA_TRY(aggregate_named(k, &f.how));
   KVA_TRY(read_listed(k, &f, &ids));
   KVA_TRY(read_weights(k, &f, &ids, classifier ? "class" : "target"));
@@ -500,8 +508,12 @@ kva_status kva_onnx_tree_nodes(kva_onnx_call *k) {
   f.base = (double *)(uintptr_t)base;
   kva_value *y = NULL;
   KVA_TRY(evaluate(k, &f, &y));
-  if (classifier) KVA_TRY(kva_onnx_class_labels(k, y));
-  KVA_TRY(kva_onnx_post_transform(k, kva_onnx_string(k, "post_transform", "NONE"), &y));
+  if (single) {
+    KVA_TRY(kva_onnx_pair_scores(k, positive, &y));
+  } else {
+    if (classifier) KVA_TRY(kva_onnx_class_labels(k, y));
+    KVA_TRY(kva_onnx_post_transform(k, kva_onnx_string(k, "post_transform", "NONE"), &y));
+  }
   y = kva_cast(k->b, y, KVA_F32);
   kva_onnx_set_out(k, classifier, y);
   return KVA_OK;

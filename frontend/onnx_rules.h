@@ -104,6 +104,9 @@ kva_value *kva_onnx_select(kva_builder *b, kva_value *x, kva_value *flag, uint32
 /* Parts of ai.onnx.ml's classifiers and regressors: post_transform by name; the label of each row's highest score. */
 KVA_MUST_USE kva_status kva_onnx_post_transform(kva_onnx_call *k, const char *name, kva_value **scores);
 KVA_MUST_USE kva_status kva_onnx_class_labels(kva_onnx_call *k, kva_value *scores);
+/* One score for two classes, s[N, 1]: both scores by the call's post_transform, -s or, of a probability, 1 - s, and s;
+ * or sigmoids of -s and s; and the labels. */
+KVA_MUST_USE kva_status kva_onnx_pair_scores(kva_onnx_call *k, bool probability, kva_value **scores);
 /* 0, 1, ... along `axis` of a tensor of this shape. */
 kva_value *kva_onnx_iota(kva_builder *b, kva_dtype t, uint32_t rank, const kva_dim *shape, int64_t axis);
 /* iota that broadcasts against rank `rank`: extent n at `axis`, 1 elsewhere. */

@@ -199,6 +199,40 @@ static void test_machines(void **unused) {
         X(0.80806690, 0.19193310, 0.44002637, 0.55997360));
 }
 
+#define STUMP(weights, rest)                                                                                       \
+  ONNX "(float[N, 1] x) => (int64[N] label, float[N, 2] y) { label, y = ai.onnx.ml.TreeEnsembleClassifier <"       \
+       "nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0], nodes_values = [0.5, " \
+       "0.0, 0.0],"                                                                                                \
+       " nodes_modes = [\"BRANCH_LEQ\", \"LEAF\", \"LEAF\"], nodes_truenodeids = [1, 0, 0],"                       \
+       " nodes_falsenodeids = [2, 0, 0], class_treeids = [0, 0], class_nodeids = [1, 2], class_ids = [0, 0],"      \
+       " class_weights = " weights ", classlabels_int64s = [5, 7]" rest "> (x) }"
+
+/* One score for two classes; expected values are ONNX Runtime's (1.32). */
+static void test_one_score_for_two_classes(void **unused) {
+  (void)unused;
+  const char *logistic = STUMP("[-0.4, 0.9]", ", post_transform = \"LOGISTIC\", base_values = [0.25]");
+  check(logistic, 0, 2, X(0, 1), X(5, 7));
+  check(logistic, 1, 2, X(0, 1), X(0.5374298, 0.4625702, 0.2404891, 0.7595109));
+  check(STUMP("[-0.4, 0.9]", ""), 1, 2, X(0, 1), X(0.4, -0.4, -0.9, 0.9));
+  check(STUMP("[0.3, 0.9]", ""), 0, 2, X(0, 1), X(5, 7));
+  check(STUMP("[0.3, 0.9]", ""), 1, 2, X(0, 1), X(0.7, 0.3, 0.1, 0.9));
+  pk_refuse_text(STUMP("[0.3, 0.9]", ", post_transform = \"SOFTMAX\""), KVA_UNSUPPORTED, "one score for two classes");
+  check(ONNX
+        "(float[N, 1] x) => (int64[N] label, float[N, 2] y) { label, y = ai.onnx.ml.LinearClassifier"
+        " <coefficients = [2.0], intercepts = [0.1], classlabels_ints = [5, 7], post_transform = \"LOGISTIC\"> (x) }",
+        1, 2, X(-1, 1), X(0.8698916, 0.1301085, 0.1090968, 0.8909032));
+}
+
+static void test_transforms(void **unused) {
+  (void)unused;
+  check(ONNX "(float[N, 1] x) => (float[N, 3] y) { y = ai.onnx.ml.LinearRegressor <coefficients = [0.0, 0.0, 1.0],"
+             " intercepts = [0.1, 0.0, 0.0], targets = 3, post_transform = \"SOFTMAX_ZERO\"> (x) }",
+        0, 1, X(0.8), X(0.3318122, 0, 0.6681878));
+  check(ONNX "(float[N, 1] x) => (float[N, 2] y) { y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, -1.0],"
+             " intercepts = [0.0, 1.0], targets = 2, post_transform = \"PROBIT\"> (x) }",
+        0, 1, X(0.1), X(-1.2817127, 1.2817127));
+}
+
 static void test_refusals(void **unused) {
   (void)unused;
   pk_refuse_text(
@@ -232,6 +266,8 @@ static void test_refusals(void **unused) {
                  KVA_INVALID, "kernel_type 'COSINE'");
   pk_refuse_text(TWO("[1.0, 0.5, 1.5, 0.5]", "NONE") "> (x) }", KVA_UNSUPPORTED, "coefficients that are all positive");
   pk_refuse_text(TWO("[1.0, 0.5, -1.5, -0.5]", "SOFTMAX") "> (x) }", KVA_UNSUPPORTED, "post_transform SOFTMAX");
+  pk_refuse_text(TWO("[1.0, 0.5, -1.5, -0.5]", "SOFTMAX_ZERO") "> (x) }", KVA_UNSUPPORTED,
+                 "post_transform SOFTMAX_ZERO");
   pk_refuse_text(MACHINE("RBF", "SVMClassifier", "int64[N] label, float[N, C] y",
                          "label, y") "vectors_per_class = [2, 1, 1], classlabels_ints = [5, 6, 7],"
                                      " coefficients = [1.0, 0.5], rho = [0.1, -0.2, 0.3]> (x) }",
@@ -239,9 +275,14 @@ static void test_refusals(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_features), cmocka_unit_test(test_linear),
-                                     cmocka_unit_test(test_trees),    cmocka_unit_test(test_modes),
-                                     cmocka_unit_test(test_large),    cmocka_unit_test(test_machines),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_features),
+                                     cmocka_unit_test(test_linear),
+                                     cmocka_unit_test(test_trees),
+                                     cmocka_unit_test(test_modes),
+                                     cmocka_unit_test(test_large),
+                                     cmocka_unit_test(test_machines),
+                                     cmocka_unit_test(test_one_score_for_two_classes),
+                                     cmocka_unit_test(test_transforms),
                                      cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,14 @@ static kva_status rotary_table(kva_onnx_call *k, uint32_t input, kva_value **out
   return KVA_OK;
 }
 
+/* A table with the extents of the other that are numbers. */
+static kva_value *with_numbers_of(kva_onnx_call *k, kva_value *table, const kva_value *other) {
+  kva_dim dims[KVA_MAX_RANK] = {NULL};
+  for (uint32_t i = 0; i < other->type->rank; i++)
+    if (kva_expr_is_const(other->type->dims[i], NULL)) dims[i] = other->type->dims[i];
+  return kva_onnx_with_dims(k, table, dims, "tables of RotaryEmbedding");
+}
+
 kva_status kva_onnx_rotary_embedding(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0), *cos = NULL, *sin = NULL;
   bool flat = x->type->rank == 3;
@@ -43,6 +51,7 @@ kva_status kva_onnx_rotary_embedding(kva_onnx_call *k) {
   if (flat) KVA_TRY(kva_onnx_split_heads(k, x, kva_onnx_int(k, "num_heads", 0), &x));
   KVA_TRY(rotary_table(k, 1, &cos));
   KVA_TRY(rotary_table(k, 2, &sin));
+  cos = with_numbers_of(k, cos, sin), sin = with_numbers_of(k, sin, cos);
   kva_rope_attrs attrs = {.interleaved = kva_onnx_int(k, "interleaved", 0) != 0};
   kva_value *y = kva_build(k->b, KVA_OP_rope, 3, (kva_value *[]){x, cos, sin}, &attrs);
   return kva_onnx_done(k, flat ? kva_onnx_join_heads(k->b, y) : y);

@@ -46,6 +46,16 @@ static kva_status likelihood_loss(kva_onnx_call *k, const loss *l, kva_value **o
   return reduce_loss(k, kva_mul(b, picked, weights), weights, out);
 }
 
+/* The scores have a row for each target. */
+static kva_value *read_scores(kva_onnx_call *k) {
+  kva_value *scores = kva_onnx_in(k, 0);
+  const kva_type *target = kva_onnx_in(k, 1)->type;
+  kva_dim dims[KVA_MAX_RANK] = {NULL};
+  for (uint32_t i = 0; i < target->rank && scores->type->rank == target->rank + 1; i++)
+    if (kva_expr_is_const(target->dims[i], NULL)) dims[i ? i + 1 : 0] = target->dims[i];
+  return kva_onnx_with_dims(k, scores, dims, "the scores of a loss");
+}
+
 /* One target for each row of the scores. */
 static kva_value *read_target(kva_onnx_call *k, const kva_value *log_prob) {
   kva_value *target = kva_onnx_in(k, 1);
@@ -67,14 +77,14 @@ static loss read_loss(kva_onnx_call *k, kva_value *log_prob) {
 }
 
 kva_status kva_onnx_nll_loss(kva_onnx_call *k) {
-  loss l = read_loss(k, kva_onnx_in(k, 0));
+  loss l = read_loss(k, read_scores(k));
   kva_value *y;
   KVA_TRY(likelihood_loss(k, &l, &y));
   return kva_onnx_done(k, y);
 }
 
 kva_status kva_onnx_softmax_cross_entropy(kva_onnx_call *k) {
-  kva_value *scores = kva_onnx_in(k, 0), *y;
+  kva_value *scores = read_scores(k), *y;
   if (scores->type->rank < 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2 or more");
   loss l = read_loss(k, kva_build(k->b, KVA_OP_log_softmax, 1, &scores, &(kva_log_softmax_attrs){.axis = 1}));
   kva_onnx_set_out(k, 1, l.log_prob);

@@ -181,6 +181,8 @@ static const node_case cases[] = {
      {"H=5", "H=6", "H=1"}},
     {"LpPool", "kernel_shape=3;strides=2;auto_pad=SAME_UPPER;p=1", "float 1,2,H", 1, {"H=5", "H=6", "H=1"}},
     {"LpPool", "kernel_shape=2;strides=3;pads=1 0;ceil_mode=1", "float 1,2,H", 1, {"H=4", "H=5", "H=6"}},
+    {"NegativeLogLikelihoodLoss", "", "float N,3;=int64 0 2", 1, {"N=2", NULL}},
+    {"RotaryEmbedding", "num_heads=1", "float B,2,4;float 1,2,C;float S,2,2", 1, {"B=3,C=2,S=1", NULL}},
     /* an extent of 1 where nothing broadcasts is what the others have, too */
     {"Concat", "axis=1", "float N,M;float 1,2", 1, {"N=1,M=3", "N=1,M=1", NULL}},
     {"BatchNormalization",
@@ -207,8 +209,8 @@ static bool next_part(const char **list, char separator, char part[128]) {
 
 /* Numbers with a point are floats; several or one, of an attribute that is a list in ONNX, integers; else a string. */
 static kva_text attribute(const char *name, const char *value) {
-  static const char *const lists[] = {"strides", "pads",           "dilations",   "kernel_shape",
-                                      "axes",    "output_padding", "output_shape"};
+  static const char *const lists[] = {"strides", "pads",           "dilations",    "kernel_shape",
+                                      "axes",    "output_padding", "output_shape", "inputdimensions"};
   bool list = false, number = (*value >= '0' && *value <= '9') || *value == '-';
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) list |= !strcmp(lists[i], name);
   if (number && strchr(value, '.')) return pk_attr_float(name, strtof(value, NULL));
@@ -397,9 +399,31 @@ static void test_scales_are_as_many_as_axes(void **state) {
   kva_module_destroy(load(&c, NULL));
 }
 
+/* Lists of attributes tell how many features there are. */
+static void test_features_are_as_many_as_in_lists(void **state) {
+  (void)state;
+  kva_text g = {0}, n = pk_node("FeatureVectorizer", "x w", "y", "node");
+  pk_str(&n, 7, "ai.onnx.ml");
+  pk_sub(&n, 5, attribute("inputdimensions", "3 2"));
+  pk_sub(&g, 1, n);
+  pk_sub(&g, 11, pk_value("x", 1, "N,F"));
+  pk_sub(&g, 11, pk_value("w", 1, "N,2"));
+  pk_sub(&g, 12, pk_value("y", 1, "N,5"));
+  kva_text bytes = pk_model(g, 21);
+  pk_sub(&bytes, 8, pk_opset("ai.onnx.ml", 3));
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  assert_int_equal(kva_load_bytes(bytes.data, bytes.len, "model", &(kva_load_options){.in_memory = true}, diag, &m),
+                   KVA_OK);
+  m->diag = NULL;
+  kva_diag_destroy(diag);
+  kva_module_destroy(m);
+  kva_text_free(&bytes);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_symbols_give_what_numbers_give),
-                                     cmocka_unit_test(test_other_sizes_are_refused),
-                                     cmocka_unit_test(test_scales_are_as_many_as_axes)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_symbols_give_what_numbers_give), cmocka_unit_test(test_other_sizes_are_refused),
+      cmocka_unit_test(test_scales_are_as_many_as_axes), cmocka_unit_test(test_features_are_as_many_as_in_lists)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

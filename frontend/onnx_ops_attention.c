@@ -341,7 +341,6 @@ static kva_status check_causal_conv(kva_onnx_call *k, const char **activation) {
   if (!known) return kva_onnx_fail(k, KVA_INVALID, "attribute 'activation': '%s'", *activation);
   if (x->type->rank != 3 || w->type->rank != 3 || (past && past->type->rank != 3))
     return kva_onnx_fail(k, KVA_INVALID, "expected inputs of rank 3 [batch, channels, length]");
-  if (!kva_expr_is(kva_onnx_dim(w, 1), 1)) return kva_onnx_fail(k, KVA_INVALID, "expected weights of [C, 1, k]");
   return KVA_OK;
 }
 
@@ -370,14 +369,15 @@ static kva_status shift_rows(kva_onnx_call *k, kva_value *w, kva_value **y) {
   kva_dim taps = kva_onnx_dim(w, 2), starts[2] = {kva_expr_const(e, 0), kva_expr_addi(e, taps, -1)};
   kva_dim shape[2] = {kva_onnx_dim(w, 0), taps};
   w = kva_reshape(b, w, 2, shape);
+  kva_dim state[3] = {kva_onnx_dim(x, 0), kva_onnx_dim(x, 1), starts[1]};
+  if (past) past = kva_onnx_with_dims(k, past, state, "the past of CausalConvWithState");
   kva_slice_attrs reverse = {.starts = {2, starts}, .shape = {2, shape}, .steps = {2, (const int64_t[]){1, -1}}};
   w = kva_build(b, KVA_OP_slice, 1, &w, &reverse);
   kva_value *in[] = {kva_onnx_unsqueeze(b, x, 3, 1), w, past ? kva_onnx_unsqueeze(b, past, 3, 1) : NULL};
   kva_kv_shift_attrs attrs = {.time_axis = 2};
   kva_node *shift = kva_build_node(b, KVA_OP_kv_shift, past ? 3 : 2, in, 2, &attrs);
   if (b->failed) return KVA_INVALID;
-  const kva_type *state = kva_result(shift, 1)->type;
-  kva_onnx_set_out(k, 1, kva_reshape(b, kva_result(shift, 1), 3, state->dims));
+  kva_onnx_set_out(k, 1, kva_reshape(b, kva_result(shift, 1), 3, kva_result(shift, 1)->type->dims));
   *y = kva_reshape_like(b, kva_result(shift, 0), x->type);
   return KVA_OK;
 }
@@ -387,7 +387,9 @@ kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
   const char *activation;
   KVA_TRY(check_causal_conv(k, &activation));
   kva_value *w = kva_onnx_in(k, 1), *bias = kva_onnx_in(k, 2), *y = NULL;
-  w = kva_onnx_with_extent(k, w, 0, kva_onnx_dim(kva_onnx_in(k, 0), 1), "weights of CausalConvWithState");
+  kva_dim extents[3] = {kva_onnx_dim(kva_onnx_in(k, 0), 1), kva_expr_const(kva_onnx_exprs(k), 1), NULL};
+  w = kva_onnx_with_dims(k, w, extents, "weights of CausalConvWithState");
+  if (!kva_expr_is(kva_onnx_dim(w, 1), 1)) return kva_onnx_fail(k, KVA_INVALID, "expected weights of [C, 1, k]");
   bool known = kva_expr_is_const(kva_onnx_dim(w, 2), NULL);
   KVA_TRY(known ? shift_rows(k, w, &y) : causal_conv_free(k, w, &y));
   if (bias) y = kva_add(b, y, kva_onnx_unsqueeze(b, bias, 1, 1));

@@ -305,7 +305,7 @@ typedef struct scan {
   uint32_t states, inputs, outputs;
   kva_dim length;
   kva_ints in_axes, in_directions, out_axes, out_directions;
-  kva_value *state[MAX_VALUES];
+  kva_value *state[MAX_VALUES], *in[MAX_VALUES]; /* in: of one length */
   collected *scans;
 } scan;
 
@@ -333,13 +333,19 @@ static kva_status read_scan(kva_onnx_call *k, scan *s) {
   return KVA_OK;
 }
 
-/* Axis of scan input i; all lengths must be equal. */
-static kva_status scan_axis(kva_onnx_call *k, scan *s, uint32_t i, uint32_t *out) {
-  kva_value *x = kva_onnx_in(k, s->states + i);
-  KVA_TRY(kva_onnx_axis(k, entry(s->in_axes, i), x->type->rank, out));
-  kva_dim length = kva_onnx_dim(x, *out);
-  if (i && length != s->length) return kva_onnx_fail(k, KVA_INVALID, "scan inputs of different lengths");
-  s->length = length;
+/* Axes of the scan inputs; all lengths must be equal, and those that are symbols are taken to be. */
+static kva_status scan_axes(kva_onnx_call *k, scan *s, uint32_t *axes) {
+  for (uint32_t i = 0; i < s->inputs; i++) {
+    s->in[i] = kva_onnx_in(k, s->states + i);
+    KVA_TRY(kva_onnx_axis(k, entry(s->in_axes, i), s->in[i]->type->rank, &axes[i]));
+    kva_dim length = kva_onnx_dim(s->in[i], axes[i]);
+    if (!i || kva_expr_is_const(length, NULL)) s->length = length;
+  }
+  for (uint32_t i = 0; i < s->inputs; i++) {
+    s->in[i] = kva_onnx_with_extent(k, s->in[i], axes[i], s->length, "an input of Scan");
+    if (kva_onnx_dim(s->in[i], axes[i]) != s->length)
+      return kva_onnx_fail(k, KVA_INVALID, "scan inputs of different lengths");
+  }
   return KVA_OK;
 }
 
@@ -358,7 +364,7 @@ static kva_status scan_step(kva_onnx_call *k, scan *s, const uint32_t *axes, int
   for (uint32_t i = 0; i < s->states; i++) in[i] = s->state[i];
   for (uint32_t i = 0; i < s->inputs; i++) {
     int64_t at = entry(s->in_directions, i) ? length - 1 - step : step;
-    in[s->states + i] = element(k, kva_onnx_in(k, s->states + i), axes[i], at);
+    in[s->states + i] = element(k, s->in[i], axes[i], at);
   }
   KVA_TRY(s->body->build(k->c, s->body, in, out));
   for (uint32_t i = 0; i < s->states; i++) s->state[i] = out[i];
@@ -371,7 +377,7 @@ static void scan_inputs_at(kva_onnx_call *k, const scan *s, const uint32_t *axes
   kva_dim last = kva_expr_addi(kva_onnx_exprs(k), s->length, -1);
   for (uint32_t n = 0; n < s->inputs; n++) {
     kva_value *t = entry(s->in_directions, n) ? kva_sub(k->b, kva_dim_scalar(k->b, KVA_I64, last), i) : i;
-    in[s->states + n] = kva_onnx_gather(k->b, kva_onnx_in(k, s->states + n), t, axes[n]);
+    in[s->states + n] = kva_onnx_gather(k->b, s->in[n], t, axes[n]);
   }
 }
 
@@ -432,7 +438,7 @@ kva_status kva_onnx_scan_op(kva_onnx_call *k) {
   uint32_t axes[MAX_VALUES];
   int64_t length;
   KVA_TRY(read_scan(k, &s));
-  for (uint32_t i = 0; i < s.inputs; i++) KVA_TRY(scan_axis(k, &s, i, &axes[i]));
+  KVA_TRY(scan_axes(k, &s, axes));
   bool few = kva_expr_is_const(s.length, &length) && length > 0 && length <= MAX_TRIPS;
   return few ? unroll_scan(k, &s, axes, length) : scan_loop(k, &s, axes);
 }

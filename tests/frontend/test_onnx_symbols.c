@@ -183,6 +183,7 @@ static const node_case cases[] = {
     {"LpPool", "kernel_shape=2;strides=3;pads=1 0;ceil_mode=1", "float 1,2,H", 1, {"H=4", "H=5", "H=6"}},
     {"NegativeLogLikelihoodLoss", "", "float N,3;=int64 0 2", 1, {"N=2", NULL}},
     {"RotaryEmbedding", "num_heads=1", "float B,2,4;float 1,2,C;float S,2,2", 1, {"B=3,C=2,S=1", NULL}},
+    {"CausalConvWithState", "", "float N,C,T;float C,U,2", 2, {"N=2,C=3,T=4,U=1", NULL}},
     /* an extent of 1 where nothing broadcasts is what the others have, too */
     {"Concat", "axis=1", "float N,M;float 1,2", 1, {"N=1,M=3", "N=1,M=1", NULL}},
     {"BatchNormalization",
@@ -399,6 +400,35 @@ static void test_scales_are_as_many_as_axes(void **state) {
   kva_module_destroy(load(&c, NULL));
 }
 
+static kva_module *loaded(kva_text bytes) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_status status = kva_load_bytes(bytes.data, bytes.len, "model", &(kva_load_options){.in_memory = true}, diag, &m);
+  if (status) kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  m->diag = NULL;
+  kva_diag_destroy(diag);
+  kva_text_free(&bytes);
+  return m;
+}
+
+/* Scan inputs, one of a known length. */
+static void test_scans_have_one_length(void **state) {
+  (void)state;
+  kva_text g = {0}, body = {0}, n = pk_node("Scan", "x w", "y", "node");
+  pk_sub(&body, 1, pk_node("Add", "a b", "sum", "add"));
+  pk_sub(&body, 11, pk_value("a", 1, "2"));
+  pk_sub(&body, 11, pk_value("b", 1, "2"));
+  pk_sub(&body, 12, pk_value("sum", 1, "2"));
+  pk_sub(&n, 5, pk_attr_int("num_scan_inputs", 2));
+  pk_sub(&n, 5, pk_attr_graph("body", body));
+  pk_sub(&g, 1, n);
+  pk_sub(&g, 11, pk_value("x", 1, "L,2"));
+  pk_sub(&g, 11, pk_value("w", 1, "3,2"));
+  pk_sub(&g, 12, pk_value("y", 1, "3,2"));
+  kva_module_destroy(loaded(pk_model(g, 21)));
+}
+
 /* Lists of attributes tell how many features there are. */
 static void test_features_are_as_many_as_in_lists(void **state) {
   (void)state;
@@ -411,19 +441,13 @@ static void test_features_are_as_many_as_in_lists(void **state) {
   pk_sub(&g, 12, pk_value("y", 1, "N,5"));
   kva_text bytes = pk_model(g, 21);
   pk_sub(&bytes, 8, pk_opset("ai.onnx.ml", 3));
-  kva_diag *diag = kva_diag_create();
-  kva_module *m = NULL;
-  assert_int_equal(kva_load_bytes(bytes.data, bytes.len, "model", &(kva_load_options){.in_memory = true}, diag, &m),
-                   KVA_OK);
-  m->diag = NULL;
-  kva_diag_destroy(diag);
-  kva_module_destroy(m);
-  kva_text_free(&bytes);
+  kva_module_destroy(loaded(bytes));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_symbols_give_what_numbers_give), cmocka_unit_test(test_other_sizes_are_refused),
-      cmocka_unit_test(test_scales_are_as_many_as_axes), cmocka_unit_test(test_features_are_as_many_as_in_lists)};
+      cmocka_unit_test(test_scales_are_as_many_as_axes), cmocka_unit_test(test_scans_have_one_length),
+      cmocka_unit_test(test_features_are_as_many_as_in_lists)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,15 +109,18 @@ kva_status kva_onnx_thresholded_relu(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_onnx_where(k->b, kva_build2(k->b, KVA_OP_less, alpha, x), x, num(k, 0)));
 }
 
-/* x + bias below -lambd, x - bias above lambd, else 0. */
+/* x + bias below -lambd, x - bias above lambd, else 0; of integers in double, truncated at the end. */
 kva_status kva_onnx_shrink(kva_onnx_call *k) {
   kva_builder *b = k->b;
-  kva_value *x = kva_onnx_in(k, 0), *bias = num(k, kva_onnx_float(k, "bias", 0));
+  kva_dtype result = kva_onnx_in(k, 0)->type->dtype;
+  kva_value *x = kva_onnx_in(k, 0);
+  if (!kva_dtype_is_float(result)) x = kva_cast(b, x, KVA_F64);
+  kva_value *bias = kva_scalar_like(b, x, kva_onnx_float(k, "bias", 0)), *zero = kva_scalar_like(b, x, 0);
   double lambd = kva_onnx_float(k, "lambd", 0.5);
-  kva_value *below = kva_build2(b, KVA_OP_less, x, num(k, -lambd)),
-            *above = kva_build2(b, KVA_OP_less, num(k, lambd), x);
-  kva_value *high = kva_onnx_where(b, above, kva_sub(b, x, bias), num(k, 0));
-  return kva_onnx_done(k, kva_onnx_where(b, below, kva_add(b, x, bias), high));
+  kva_value *below = kva_build2(b, KVA_OP_less, x, kva_scalar_like(b, x, -lambd)),
+            *above = kva_build2(b, KVA_OP_less, kva_scalar_like(b, x, lambd), x);
+  kva_value *high = kva_onnx_where(b, above, kva_sub(b, x, bias), zero);
+  return kva_onnx_done(k, kva_cast(b, kva_onnx_where(b, below, kva_add(b, x, bias), high), result));
 }
 
 kva_status kva_onnx_gelu(kva_onnx_call *k) {

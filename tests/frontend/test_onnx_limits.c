@@ -1,0 +1,75 @@
+/* Single nodes whose results were wrong once, or that were refused without need, as tests/onnx/random_nodes.py found
+ * them: models as text, run by the reference evaluator. */
+#include "tests/frontend/onnx_pack.h"
+
+#include <math.h>
+
+#define OPSET(n) "<ir_version: 10, opset_import: [\"\": " #n "]>\nagraph "
+
+/* An input of the graph takes the next of the numbers x: as many as it has elements, all that are left for a symbol. */
+static kva_ref_tensor *next_input(const kva_type *t, const double **x, const double *end) {
+  int64_t dims[KVA_MAX_RANK], total = 1;
+  for (uint32_t d = 0; d < t->rank; d++) {
+    if (!kva_expr_is_const(t->dims[d], &dims[d])) dims[d] = end - *x;
+    total *= dims[d];
+  }
+  kva_ref_tensor *w = kva_ref_tensor_create(t->dtype, t->rank, dims);
+  assert_true(total <= end - *x);
+  for (int64_t i = 0; i < total; i++) {
+    if (w->f)
+      w->f[i] = *(*x)++;
+    else
+      w->i[i] = (int64_t) * (*x)++;
+  }
+  return w;
+}
+
+/* The first output of a model that was loaded; frees it. */
+static void run(kva_status status, kva_diag *diag, kva_module *m, const char *text, uint32_t n, const double *x,
+                uint32_t n_expected, const double *expected) {
+  kva_ref_tensor *in[4] = {NULL}, *out[4] = {NULL};
+  if (!status) {
+    const kva_graph *g = m->functions.data[0]->graph;
+    const double *next = x;
+    for (uint32_t i = 0; i < g->inputs.len; i++) in[i] = next_input(g->inputs.data[i]->type, &next, x + n);
+    status = kva_ref_run(m, m->functions.data[0], (const kva_ref_tensor *const *)in, out, NULL, NULL, NULL, NULL, diag);
+  }
+  if (status) kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  assert_int_equal(out[0]->n, n_expected);
+  for (uint32_t i = 0; i < n_expected; i++) {
+    double found = kva_ref_tensor_get(out[0], i);
+    if (!(fabs(found - expected[i]) < 1e-6))
+      fail_msg("%.480s: element %u is %g, expected %g", text, i, found, expected[i]);
+  }
+  for (int i = 0; i < 4; i++) kva_ref_tensor_free(in[i]), kva_ref_tensor_free(out[i]);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void check(const char *text, uint32_t n, const double *x, uint32_t n_expected, const double *expected) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_status status = kva_load_text(text, "test", NULL, diag, &m);
+  run(status, diag, m, text, n, x, n_expected, expected);
+}
+
+#define X(...)                                                   \
+  sizeof((double[]){__VA_ARGS__}) / sizeof(double), (double[]) { \
+    __VA_ARGS__                                                  \
+  }
+
+/* A bias that is no whole number. */
+static void test_shrink_of_integers(void **unused) {
+  (void)unused;
+  check(OPSET(9) "(int64[N] x) => (int64[N] y) { y = Shrink <bias = 0.875, lambd = 1.5> (x) }", X(1, 2, 5, -2, -5, 0),
+        X(0, 1, 4, -1, -4, 0));
+  check(OPSET(9) "(uint8[N] x) => (uint8[N] y) { y = Shrink <bias = 0.5, lambd = 0.5> (x) }", X(0, 1, 3), X(0, 0, 2));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_shrink_of_integers),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -343,9 +343,21 @@ static kva_status range_length_of_floats(kva_onnx_call *k, kva_dim *out) {
   return whole ? range_length(k, d, out) : range_length_by_data(k, out);
 }
 
+/* Whether data decides the start or limit, and nothing says that it is no less than 0, as a symbol has to be: the other
+ * one is a constant, and not the start of a range that ascends from 0 or more. */
+static bool data_of_any_sign(kva_onnx_call *k) {
+  const kva_dims *d[3];
+  int64_t number, delta;
+  for (uint32_t i = 0; i < 3; i++) d[i] = kva_onnx_contents(k->c, kva_onnx_in(k, i));
+  if (!d[0] == !d[1] || !d[2] || !kva_expr_is_const(d[2]->v[0], &delta)) return false;
+  if (!kva_expr_is_const(d[0] ? d[0]->v[0] : d[1]->v[0], &number)) return false;
+  return d[1] || number < 0 || delta < 0;
+}
+
 static kva_status range_length_of_integers(kva_onnx_call *k, kva_dim *out) {
   kva_dims list;
   kva_dim d[3];
+  if (data_of_any_sign(k)) return range_length_by_data(k, out);
   for (uint32_t i = 0; i < 3; i++) {
     KVA_TRY(kva_onnx_need_dims(k, i, range_parts[i], &list));
     d[i] = list.v[0];

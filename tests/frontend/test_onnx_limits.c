@@ -67,9 +67,22 @@ static void test_shrink_of_integers(void **unused) {
   check(OPSET(9) "(uint8[N] x) => (uint8[N] y) { y = Shrink <bias = 0.5, lambd = 0.5> (x) }", X(0, 1, 3), X(0, 0, 2));
 }
 
+/* The size of an operator's dimension is no negative number, but these are. */
+static void test_range_of_negative_data(void **unused) {
+  (void)unused;
+  check(OPSET(11) "(int32 a) => (int32[N] y) <int32 b = {-8}, int32 c = {1}> { y = Range (a, b, c) }", X(-10),
+        X(-10, -9));
+  check(OPSET(11) "(int32 a) => (int32[N] y) <int32 b = {-8}, int32 c = {1}> { y = Range (a, b, c) }", X(3), 0, NULL);
+  check(OPSET(11) "(int64 b) => (int64[N] y) <int64 a = {1}, int64 c = {-1}> { y = Range (a, b, c) }", X(-2),
+        X(1, 0, -1));
+  check(OPSET(11) "(int16 b) => (int16[N] y) <int16 a = {-9}, int16 c = {2}> { y = Range (a, b, c) }", X(-6),
+        X(-9, -7));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shrink_of_integers),
+      cmocka_unit_test(test_range_of_negative_data),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

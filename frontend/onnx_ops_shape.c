@@ -427,7 +427,9 @@ kva_status kva_onnx_one_hot(kva_onnx_call *k) {
   uint32_t axis, rank = index->type->rank + 1;
   KVA_TRY(one_hot_depth(k, &depth));
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), rank, &axis));
-  if (values->type->rank != 1 || !kva_expr_is(values->type->dims[0], 2))
+  kva_dim two = kva_expr_const(kva_onnx_exprs(k), 2);
+  if (values->type->rank == 1) values = kva_onnx_with_extent(k, values, 0, two, "the values of OneHot");
+  if (values->type->rank != 1 || values->type->dims[0] != two)
     return kva_onnx_fail(k, KVA_INVALID, "input 2 (values): expected two elements");
   kva_value *negative = kva_build2(b, KVA_OP_less, index, kva_scalar_like(b, index, 0));
   kva_value *wrapped = kva_add(b, index, kva_dim_scalar(b, KVA_I64, depth));

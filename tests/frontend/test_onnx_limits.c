@@ -79,10 +79,29 @@ static void test_range_of_negative_data(void **unused) {
         X(-9, -7));
 }
 
+/* The number of values is a symbol of the file. */
+static void test_one_hot_of_unknown_values(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  int64_t index[2] = {1, -2}, depth = 2;
+  pk_sub(&g, 5, pk_i64s("x", 2, index));
+  pk_sub(&g, 5, pk_i64s("n", 1, &depth));
+  pk_sub(&g, 1, pk_node("OneHot", "x n v", "y", "hot"));
+  pk_sub(&g, 11, pk_value("v", 1, "two"));
+  pk_sub(&g, 12, pk_value("y", 1, "2,2"));
+  kva_text model = pk_model(g, 11);
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_status status = pk_load(&model, diag, &m);
+  run(status, diag, m, "OneHot", X(3, 4), X(3, 4, 4, 3));
+  kva_text_free(&model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shrink_of_integers),
       cmocka_unit_test(test_range_of_negative_data),
+      cmocka_unit_test(test_one_hot_of_unknown_values),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

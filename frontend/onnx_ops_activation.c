@@ -156,11 +156,12 @@ kva_status kva_onnx_softmax(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_reshape_like(k->b, y, kva_onnx_in(k, 0)->type));
 }
 
-/* 1 at the first maximum, else 0. */
+/* 1 at the first maximum, else 0. An empty axis has none, and the result no elements. */
 kva_status kva_onnx_hardmax(kva_onnx_call *k) {
   kva_value *x;
   uint32_t axis;
   KVA_TRY(row_view(k, &x, &axis));
+  if (kva_expr_is(kva_onnx_dim(x, axis), 0)) return kva_onnx_done(k, kva_onnx_in(k, 0));
   kva_value *top = kva_build(k->b, KVA_OP_argmax, 1, &x, &(kva_argmax_attrs){.axis = axis, .keepdims = true});
   kva_value *ramp = kva_onnx_ramp(k->b, KVA_I64, x->type->rank, axis, kva_onnx_dim(x, axis));
   kva_value *y = kva_cast(k->b, kva_build2(k->b, KVA_OP_equal, ramp, top), x->type->dtype);

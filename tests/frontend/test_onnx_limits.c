@@ -97,11 +97,17 @@ static void test_one_hot_of_unknown_values(void **unused) {
   kva_text_free(&model);
 }
 
+static void test_hardmax_of_nothing(void **unused) {
+  (void)unused;
+  check(OPSET(13) "(float[2, 0] x) => (float[2, 0] y) { y = Hardmax (x) }", 0, (double[]){0}, 0, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shrink_of_integers),
       cmocka_unit_test(test_range_of_negative_data),
       cmocka_unit_test(test_one_hot_of_unknown_values),
+      cmocka_unit_test(test_hardmax_of_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -389,6 +389,15 @@ kva_status kva_onnx_eye_like(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_cast(k->b, kva_build2(k->b, KVA_OP_equal, col, diagonal), (kva_dtype)t));
 }
 
+/* An offset beyond all extents as one whose sum with a row does not overflow. */
+static kva_value *bounded_offset(kva_onnx_call *k, kva_value *offset) {
+  const double most = (double)((int64_t)1 << 52);
+  const kva_ref_tensor *w = kva_onnx_constant(k->c, offset);
+  if (w && fabs(kva_ref_tensor_get(w, 0)) <= most) return offset;
+  offset = kva_build2(k->b, KVA_OP_min, offset, kva_scalar_like(k->b, offset, most));
+  return kva_build2(k->b, KVA_OP_max, offset, kva_scalar_like(k->b, offset, -most));
+}
+
 /* Upper keeps col >= row + k, lower keeps col <= row + k. */
 kva_status kva_onnx_trilu(kva_onnx_call *k) {
   kva_builder *b = k->b;
@@ -397,7 +406,7 @@ kva_status kva_onnx_trilu(kva_onnx_call *k) {
   if (rank < 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2 or more, found %u", rank);
   kva_value *diagonal = kva_onnx_ramp(b, KVA_I64, 2, 0, kva_onnx_dim(x, rank - 2));
   kva_value *col = kva_onnx_ramp(b, KVA_I64, 2, 1, kva_onnx_dim(x, rank - 1));
-  if (offset) diagonal = kva_add(b, diagonal, kva_reshape(b, offset, 0, NULL));
+  if (offset) diagonal = kva_add(b, diagonal, bounded_offset(k, kva_reshape(b, offset, 0, NULL)));
   bool upper = kva_onnx_int(k, "upper", 1) != 0;
   kva_value *dropped = upper ? kva_build2(b, KVA_OP_less, col, diagonal) : kva_build2(b, KVA_OP_less, diagonal, col);
   return kva_onnx_done(k, kva_onnx_where(b, dropped, kva_scalar_like(b, x, 0), x));

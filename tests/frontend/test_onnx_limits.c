@@ -102,12 +102,21 @@ static void test_hardmax_of_nothing(void **unused) {
   check(OPSET(13) "(float[2, 0] x) => (float[2, 0] y) { y = Hardmax (x) }", 0, (double[]){0}, 0, NULL);
 }
 
+/* An offset near the end of its type, which a row number is added to. */
+static void test_trilu_of_large_offset(void **unused) {
+  (void)unused;
+  check(OPSET(14) "(int64 k, float[2, 2] x) => (float[2, 2] y) { y = Trilu (x, k) }",
+        X(9223372036854774784.0, 1, 2, 3, 4), X(0, 0, 0, 0));
+  check(OPSET(14) "(int64 k, float[2, 2] x) => (float[2, 2] y) { y = Trilu (x, k) }", X(1, 1, 2, 3, 4), X(0, 2, 0, 0));
+  check(OPSET(14) "(float[2, 2] x) => (float[2, 2] y) <int64 k = {9223372036854775807}> { y = Trilu (x, k) }",
+        X(1, 2, 3, 4), X(0, 0, 0, 0));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shrink_of_integers),
-      cmocka_unit_test(test_range_of_negative_data),
-      cmocka_unit_test(test_one_hot_of_unknown_values),
-      cmocka_unit_test(test_hardmax_of_nothing),
+      cmocka_unit_test(test_shrink_of_integers),        cmocka_unit_test(test_range_of_negative_data),
+      cmocka_unit_test(test_one_hot_of_unknown_values), cmocka_unit_test(test_hardmax_of_nothing),
+      cmocka_unit_test(test_trilu_of_large_offset),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

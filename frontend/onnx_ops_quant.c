@@ -158,7 +158,7 @@ static kva_status requantize(kva_onnx_call *k, kva_value *product, kva_value *sc
 kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 3);
-  if (x->type->rank < 2 || y->type->rank < 2) return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
+  if (!x->type->rank || !y->type->rank) return kva_onnx_fail(k, KVA_INVALID, "an operand is a scalar");
   kva_value *product = kva_onnx_integer_product(b, x, kva_onnx_in(k, 2), y, kva_onnx_in(k, 5));
   product = kva_cast(b, product, KVA_F32);
   return requantize(k, product, as_rows(b, kva_onnx_in(k, 1)), kva_onnx_in(k, 4), 6);

@@ -112,11 +112,18 @@ static void test_trilu_of_large_offset(void **unused) {
         X(1, 2, 3, 4), X(0, 0, 0, 0));
 }
 
+static void test_quantised_product_of_vectors(void **unused) {
+  (void)unused;
+  check(OPSET(21) "(uint8[2] x) => (uint8[2] y) <float s = {0.5}, uint8 z = {1}, uint8[2, 2] w = {1, 2, 3, 5}> {"
+                  " y = QLinearMatMul (x, s, z, w, s, z, s, z) }",
+        X(5, 3), X(3, 7)); /* (4 * 0 + 2 * 2, 4 * 1 + 2 * 4) / 2 + 1 */
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shrink_of_integers),        cmocka_unit_test(test_range_of_negative_data),
       cmocka_unit_test(test_one_hot_of_unknown_values), cmocka_unit_test(test_hardmax_of_nothing),
-      cmocka_unit_test(test_trilu_of_large_offset),
+      cmocka_unit_test(test_trilu_of_large_offset),     cmocka_unit_test(test_quantised_product_of_vectors),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,14 +79,20 @@ kva_status kva_onnx_reverse_sequence(kva_onnx_call *k) {
 kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *cache = kva_onnx_in(k, 0), *update = kva_onnx_in(k, 1), *write = kva_onnx_in(k, 2);
-  bool circular = !strcmp(kva_onnx_string(k, "mode", "linear"), "circular");
+  const char *mode = kva_onnx_string(k, "mode", "linear");
+  bool circular = !strcmp(mode, "circular");
   uint32_t rank = cache->type->rank, axis;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -2), rank, &axis));
+  if (!circular && strcmp(mode, "linear"))
+    return kva_onnx_fail(k, KVA_INVALID, "attribute 'mode': expected linear or circular, found '%s'", mode);
   if (update->type->rank != rank) return kva_onnx_fail(k, KVA_INVALID, "update and cache differ in rank");
   kva_dim others[KVA_MAX_RANK];
   memcpy(others, cache->type->dims, sizeof *others * rank);
   others[axis] = NULL;
   update = kva_onnx_with_dims(k, update, others, "the update of TensorScatter");
+  for (uint32_t i = 0; i < rank; i++)
+    if (i != axis && kva_onnx_never_equal(k, kva_onnx_dim(update, i), kva_onnx_dim(cache, i)))
+      return kva_onnx_fail(k, KVA_INVALID, "update and cache differ in the extent of axis %u", i);
   if (write) KVA_TRY(kva_onnx_check_vector(k, write, "write_indices"));
   if (write) write = kva_onnx_with_extent(k, write, 0, kva_onnx_dim(cache, 0), "write_indices");
   kva_value *row = kva_onnx_ramp(b, KVA_I64, rank, axis, kva_onnx_dim(cache, axis));

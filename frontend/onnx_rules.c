@@ -127,6 +127,11 @@ kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v) {
   return KVA_OK;
 }
 
+bool kva_onnx_never_equal(kva_onnx_call *k, kva_dim a, kva_dim b) {
+  int64_t difference;
+  return kva_expr_is_const(kva_expr_sub(kva_onnx_exprs(k), a, b), &difference) && difference;
+}
+
 /* ---- attributes -------------------------------------------------------------------------------------------------- */
 
 const kva_onnx_attr *kva_onnx_find_attr(const kva_onnx_call *k, const char *name) {

@@ -56,6 +56,8 @@ KVA_MUST_USE kva_status kva_onnx_check_vector(kva_onnx_call *k, const kva_value 
 kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user);
 /* The same for every axis; NULL in dims: v's own extent. */
 kva_value *kva_onnx_with_dims(kva_onnx_call *k, kva_value *v, const kva_dim *dims, const char *user);
+/* Whether two extents differ for every size. */
+bool kva_onnx_never_equal(kva_onnx_call *k, kva_dim a, kva_dim b);
 /* axis in [-rank, rank) to [0, rank). */
 KVA_MUST_USE kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t rank, uint32_t *out);
 

@@ -119,11 +119,23 @@ static void test_quantised_product_of_vectors(void **unused) {
         X(5, 3), X(3, 7)); /* (4 * 0 + 2 * 2, 4 * 1 + 2 * 4) / 2 + 1 */
 }
 
+/* ---- what the standard forbids ----------------------------------------------------------------------------------- */
+
+static void test_tensor_scatter_operands(void **unused) {
+  (void)unused;
+  pk_refuse_text(OPSET(24) "(float[1, 4, 5] x, float[1, 2, 6] u) => (float[1, 4, 5] y) { y = TensorScatter (x, u) }",
+                 KVA_INVALID, "differ in the extent of axis 2");
+  pk_refuse_text(OPSET(24) "(float[1, 4, 5] x, float[1, 2, 5] u) => (float[1, 4, 5] y) {"
+                           " y = TensorScatter <mode = \"ring\"> (x, u) }",
+                 KVA_INVALID, "expected linear or circular, found 'ring'");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shrink_of_integers),        cmocka_unit_test(test_range_of_negative_data),
       cmocka_unit_test(test_one_hot_of_unknown_values), cmocka_unit_test(test_hardmax_of_nothing),
       cmocka_unit_test(test_trilu_of_large_offset),     cmocka_unit_test(test_quantised_product_of_vectors),
+      cmocka_unit_test(test_tensor_scatter_operands),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

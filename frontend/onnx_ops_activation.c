@@ -32,7 +32,7 @@ kva_status kva_onnx_prelu(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0), *slope = kva_onnx_in(k, 1);
   if (k->version < 7 && slope->type->rank == 1 && x->type->rank > 1)
     slope = kva_onnx_channels(k->b, slope, x->type->rank);
-  return kva_onnx_done(k, kva_onnx_where(k->b, is_positive(k, x), x, kva_mul(k->b, x, slope)));
+  return kva_onnx_done_like(k, kva_onnx_where(k->b, is_positive(k, x), x, kva_mul(k->b, x, slope)), x, "the slope");
 }
 
 kva_status kva_onnx_elu(kva_onnx_call *k) {

@@ -68,7 +68,7 @@ kva_status kva_onnx_gemm(kva_onnx_call *k) {
   if (alpha != 1) z = kva_mul(b, z, kva_scalar_like(b, z, alpha));
   if (!c || beta == 0) return kva_onnx_done(k, z);
   if (beta != 1) c = kva_mul(b, c, kva_scalar_like(b, c, beta));
-  return kva_onnx_done(k, kva_add(b, z, c));
+  return kva_onnx_done_like(k, kva_add(b, z, c), z, "C");
 }
 
 /* ---- determinant ------------------------------------------------------------------------------------------------- */

@@ -76,7 +76,7 @@ kva_status kva_onnx_quantize(kva_onnx_call *k) {
   if (zero) KVA_TRY(spread(k, zero, &zero));
   kva_value *x = kva_onnx_widen(b, kva_onnx_in(k, 0));
   KVA_TRY(saturate(k, kva_div(b, x, kva_cast(b, scale, x->type->dtype)), zero, (kva_dtype)t, &y));
-  return kva_onnx_done(k, y);
+  return kva_onnx_done_like(k, y, x, "a scale or zero point");
 }
 
 /* A scale or zero point of one element is one for the whole tensor. */
@@ -152,7 +152,7 @@ static kva_status requantize(kva_onnx_call *k, kva_value *product, kva_value *sc
                              kva_onnx_widen(b, as_rows(b, kva_onnx_in(k, y))));
   kva_value *zero = kva_onnx_in(k, y + 1), *out = NULL;
   KVA_TRY(saturate(k, kva_mul(b, product, scale), as_rows(b, zero), zero->type->dtype, &out));
-  return kva_onnx_done(k, out);
+  return kva_onnx_done_like(k, out, product, "a scale or zero point");
 }
 
 kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {

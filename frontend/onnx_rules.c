@@ -132,6 +132,14 @@ bool kva_onnx_never_equal(kva_onnx_call *k, kva_dim a, kva_dim b) {
   return kva_expr_is_const(kva_expr_sub(kva_onnx_exprs(k), a, b), &difference) && difference;
 }
 
+kva_status kva_onnx_done_like(kva_onnx_call *k, kva_value *v, const kva_value *x, const char *operand) {
+  bool larger = !k->b->failed && v->type->rank != x->type->rank;
+  for (uint32_t i = 0; i < x->type->rank && !larger && !k->b->failed; i++)
+    larger = kva_onnx_never_equal(k, kva_onnx_dim(v, i), kva_onnx_dim(x, i));
+  if (larger) return kva_onnx_fail(k, KVA_INVALID, "%s does not broadcast to the shape of the result", operand);
+  return kva_onnx_done(k, v);
+}
+
 /* ---- attributes -------------------------------------------------------------------------------------------------- */
 
 const kva_onnx_attr *kva_onnx_find_attr(const kva_onnx_call *k, const char *name) {

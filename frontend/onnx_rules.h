@@ -42,6 +42,8 @@ bool kva_onnx_as_inference(const kva_onnx_call *k, uint32_t i);
 void kva_onnx_set_out(kva_onnx_call *k, uint32_t i, kva_value *v);
 /* Sets output 0 and returns KVA_OK; usually the last line of a rule. */
 kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v);
+/* The same where an operand had to broadcast to x's shape, and not x to its: KVA_INVALID if v has another. */
+kva_status kva_onnx_done_like(kva_onnx_call *k, kva_value *v, const kva_value *x, const char *operand);
 /* Reports at the node, with the operator as prefix, and returns `status`. */
 kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, ...) KVA_PRINTF(3, 4);
 static inline kva_dim kva_onnx_dim(const kva_value *v, uint32_t axis) {

@@ -121,6 +121,21 @@ static void test_quantised_product_of_vectors(void **unused) {
 
 /* ---- what the standard forbids ----------------------------------------------------------------------------------- */
 
+/* An operand that broadcasts to another one, not both to each other. */
+static void test_operands_that_enlarge_the_result(void **unused) {
+  (void)unused;
+  const char *message = "does not broadcast to the shape of the result";
+  pk_refuse_text(OPSET(16) "(float[1, 3] x, float[2, 3] s) => (float[2, 3] y) { y = PRelu (x, s) }", KVA_INVALID,
+                 message);
+  pk_refuse_text(OPSET(13) "(float[1, 3] x, float[3, 3] w, float[2, 3] c) => (float[2, 3] y) { y = Gemm (x, w, c) }",
+                 KVA_INVALID, message);
+  pk_refuse_text(
+      OPSET(13) "(float[2, 3] x, float[3, 3] w, float[1, 2, 3] c) => (float[1, 2, 3] y) { y = Gemm (x, w, c) }",
+      KVA_INVALID, message);
+  pk_refuse_text(OPSET(13) "(float[5, 1] x, float s, uint8[3] z) => (uint8[5, 3] y) { y = QuantizeLinear (x, s, z) }",
+                 KVA_INVALID, message);
+}
+
 static void test_tensor_scatter_operands(void **unused) {
   (void)unused;
   pk_refuse_text(OPSET(24) "(float[1, 4, 5] x, float[1, 2, 6] u) => (float[1, 4, 5] y) { y = TensorScatter (x, u) }",
@@ -132,9 +147,13 @@ static void test_tensor_scatter_operands(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shrink_of_integers),        cmocka_unit_test(test_range_of_negative_data),
-      cmocka_unit_test(test_one_hot_of_unknown_values), cmocka_unit_test(test_hardmax_of_nothing),
-      cmocka_unit_test(test_trilu_of_large_offset),     cmocka_unit_test(test_quantised_product_of_vectors),
+      cmocka_unit_test(test_shrink_of_integers),
+      cmocka_unit_test(test_range_of_negative_data),
+      cmocka_unit_test(test_one_hot_of_unknown_values),
+      cmocka_unit_test(test_hardmax_of_nothing),
+      cmocka_unit_test(test_trilu_of_large_offset),
+      cmocka_unit_test(test_quantised_product_of_vectors),
+      cmocka_unit_test(test_operands_that_enlarge_the_result),
       cmocka_unit_test(test_tensor_scatter_operands),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

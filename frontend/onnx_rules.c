@@ -238,6 +238,8 @@ kva_dims kva_onnx_dims_of(kva_onnx_call *k, kva_ints ints) {
 kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32_t input, kva_ints *out, bool *out_given) {
   *out = kva_onnx_ints(k, attr);
   *out_given = kva_onnx_find_attr(k, attr) != NULL;
+  if (*out_given && kva_onnx_in(k, input))
+    return kva_onnx_fail(k, KVA_INVALID, "'%s' is an attribute, and input %u as well", attr, input);
   if (*out_given || !kva_onnx_in(k, input)) return KVA_OK;
   *out_given = true;
   return kva_onnx_need_ints(k, input, attr, out);

@@ -136,6 +136,13 @@ static void test_operands_that_enlarge_the_result(void **unused) {
                  KVA_INVALID, message);
 }
 
+/* An input where an opset has an attribute. */
+static void test_axes_given_twice(void **unused) {
+  (void)unused;
+  pk_refuse_text(OPSET(11) "(float[1, 2, 1] x, int64[1] a) => (float[2, 1] y) { y = Squeeze <axes = [0]> (x, a) }",
+                 KVA_INVALID, "'axes' is an attribute, and input 1 as well");
+}
+
 static void test_tensor_scatter_operands(void **unused) {
   (void)unused;
   pk_refuse_text(OPSET(24) "(float[1, 4, 5] x, float[1, 2, 6] u) => (float[1, 4, 5] y) { y = TensorScatter (x, u) }",
@@ -154,6 +161,7 @@ int main(void) {
       cmocka_unit_test(test_trilu_of_large_offset),
       cmocka_unit_test(test_quantised_product_of_vectors),
       cmocka_unit_test(test_operands_that_enlarge_the_result),
+      cmocka_unit_test(test_axes_given_twice),
       cmocka_unit_test(test_tensor_scatter_operands),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,8 +50,28 @@ kva_value *kva_onnx_integer_product(kva_builder *b, kva_value *x, kva_value *x_z
   return product_of(b, centred(b, x, x_zero, true), centred(b, y, y_zero, false));
 }
 
+/* The zero points in input i broadcast to operand x: several in a vector to its rows, or columns. */
+static kva_status check_zero(kva_onnx_call *k, const kva_value *x, uint32_t i, bool rows) {
+  const kva_value *zero = kva_onnx_in(k, i);
+  uint32_t rank = zero ? zero->type->rank : 0, after = rows && rank == 1 ? 1 : 0;
+  bool larger = rank + after > x->type->rank && !(rank == 1 && kva_expr_is(kva_onnx_dim(zero, 0), 1));
+  for (uint32_t d = 0; d < rank && !larger; d++) {
+    kva_dim extent = kva_onnx_dim(zero, d);
+    if (kva_expr_is(extent, 1)) continue;
+    larger = kva_onnx_never_equal(k, extent, kva_onnx_dim(x, x->type->rank - rank - after + d));
+  }
+  return larger ? kva_onnx_fail(k, KVA_INVALID, "input %u: zero points that do not broadcast to the operand", i)
+                : KVA_OK;
+}
+
+kva_status kva_onnx_check_zeros(kva_onnx_call *k, uint32_t x, uint32_t x_zero, uint32_t y, uint32_t y_zero) {
+  KVA_TRY(check_zero(k, kva_onnx_in(k, x), x_zero, true));
+  return check_zero(k, kva_onnx_in(k, y), y_zero, false);
+}
+
 kva_status kva_onnx_matmul_integer(kva_onnx_call *k) {
   KVA_TRY(check_ranks(k));
+  KVA_TRY(kva_onnx_check_zeros(k, 0, 2, 1, 3));
   kva_value *x_zero = kva_onnx_in(k, 2), *y_zero = kva_onnx_in(k, 3);
   return kva_onnx_done(k, kva_onnx_integer_product(k->b, kva_onnx_in(k, 0), x_zero, kva_onnx_in(k, 1), y_zero));
 }

@@ -159,6 +159,7 @@ kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 3);
   if (!x->type->rank || !y->type->rank) return kva_onnx_fail(k, KVA_INVALID, "an operand is a scalar");
+  KVA_TRY(kva_onnx_check_zeros(k, 0, 2, 3, 5));
   kva_value *product = kva_onnx_integer_product(b, x, kva_onnx_in(k, 2), y, kva_onnx_in(k, 5));
   product = kva_cast(b, product, KVA_F32);
   return requantize(k, product, as_rows(b, kva_onnx_in(k, 1)), kva_onnx_in(k, 4), 6);

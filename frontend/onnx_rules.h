@@ -129,6 +129,9 @@ KVA_MUST_USE kva_status kva_onnx_split_heads(kva_onnx_call *k, kva_value *x, int
 kva_value *kva_onnx_join_heads(kva_builder *b, kva_value *x);
 /* x as float (double stays double), for compositions that lose too much precision in narrower types. */
 kva_value *kva_onnx_widen(kva_builder *b, kva_value *x);
+/* Inputs for what follows: KVA_INVALID where zero points have more elements than their operand gives them. */
+KVA_MUST_USE kva_status kva_onnx_check_zeros(kva_onnx_call *k, uint32_t x, uint32_t x_zero, uint32_t y,
+                                             uint32_t y_zero);
 /* (x - x_zero) (y - y_zero) in int32. A vector of zero points applies to rows of x or columns of y; NULL: 0. Operands
  * have rank 1 or more. */
 kva_value *kva_onnx_integer_product(kva_builder *b, kva_value *x, kva_value *x_zero, kva_value *y, kva_value *y_zero);

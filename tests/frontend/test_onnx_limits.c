@@ -136,6 +136,16 @@ static void test_operands_that_enlarge_the_result(void **unused) {
                  KVA_INVALID, message);
 }
 
+static void test_zero_points_of_products(void **unused) {
+  (void)unused;
+  pk_refuse_text(OPSET(10) "(uint8[1, 2] x, uint8[2, 3] w, uint8 z, uint8[3, 1] v) => (int32[3, 3] y) {"
+                           " y = MatMulInteger (x, w, z, v) }",
+                 KVA_INVALID, "input 3: zero points that do not broadcast");
+  pk_refuse_text(OPSET(10) "(uint8[2, 2] x, uint8[2, 3] w, uint8[3] z) => (int32[2, 3] y) {"
+                           " y = MatMulInteger (x, w, z) }",
+                 KVA_INVALID, "input 2: zero points that do not broadcast");
+}
+
 /* An input where an opset has an attribute. */
 static void test_axes_given_twice(void **unused) {
   (void)unused;
@@ -161,6 +171,7 @@ int main(void) {
       cmocka_unit_test(test_trilu_of_large_offset),
       cmocka_unit_test(test_quantised_product_of_vectors),
       cmocka_unit_test(test_operands_that_enlarge_the_result),
+      cmocka_unit_test(test_zero_points_of_products),
       cmocka_unit_test(test_axes_given_twice),
       cmocka_unit_test(test_tensor_scatter_operands),
   };

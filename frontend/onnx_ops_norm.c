@@ -5,14 +5,17 @@
 
 /* ---- batch ------------------------------------------------------------------------------------------------------- */
 
+/* Since version 15 statistics of narrow types may be floats: then all is. */
 kva_status kva_onnx_batch_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *in[5];
+  kva_dtype result = x->type->dtype;
+  if (kva_onnx_in(k, KVA_NORM_VAR)->type->dtype != result) x = kva_onnx_widen(b, x);
   double momentum = kva_onnx_float(k, "momentum", 0.9);
   if (x->type->rank < 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2 or more, found %u", x->type->rank);
   if (k->version < 9 && !kva_onnx_int(k, "spatial", 1))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "spatial = 0 (statistics per position)");
-  for (uint32_t i = 0; i < 5; i++) in[i] = kva_cast(b, kva_onnx_in(k, i), x->type->dtype);
+  for (uint32_t i = 0; i < 5; i++) in[i] = i ? kva_cast(b, kva_onnx_in(k, i), x->type->dtype) : x;
   kva_batch_norm_attrs attrs = {.eps = kva_onnx_float(k, "epsilon", 1e-5), .momentum = momentum};
   bool by_batch = k->version >= 14 && kva_onnx_int(k, "training_mode", 0);
   attrs.training = by_batch && kva_onnx_as_inference(k, 1) && kva_onnx_as_inference(k, 2);
@@ -21,7 +24,7 @@ kva_status kva_onnx_batch_norm(kva_onnx_call *k) {
     kva_value *old = kva_onnx_in(k, 2 + i), *current = in[2 + i];
     kva_onnx_set_out(k, i, attrs.training ? old : kva_running_statistic(b, old, current, momentum));
   }
-  return kva_onnx_done(k, kva_build(b, KVA_OP_batch_norm, 5, in, &attrs));
+  return kva_onnx_done(k, kva_cast(b, kva_build(b, KVA_OP_batch_norm, 5, in, &attrs), result));
 }
 
 /* ---- layer ------------------------------------------------------------------------------------------------------- */

@@ -113,11 +113,25 @@ static void test_coupled_gates(void **unused) {
         V(1, 1), V(0.26894142137 * 0.26894142137));
 }
 
+/* 2047.875 is no half, and 15360 the bits of 1. */
+static void statistics_of_halves_are_floats(void **state) {
+  (void)state;
+  check(MODEL("15",
+              "(float[N] x) => (float16[N, 1] y) <float16[1] one = {15360}, float16[1] zero = {0}, float[1] mean = "
+              "{2047.875}, float[1] var = {1}, int64[2] rows = {-1, 1}> { h = Cast <to = 10> (x) r = Reshape (h, "
+              "rows) y = BatchNormalization <epsilon = 0.0> (r, one, zero, mean, var) }"),
+        V(2048, 2050), V(0.125, 2.125));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reflection_of_one_element), cmocka_unit_test(test_resize),
-      cmocka_unit_test(test_type_of_statistics),        cmocka_unit_test(test_last_window_of_lp_pool),
-      cmocka_unit_test(test_functions_of_gates),        cmocka_unit_test(test_coupled_gates),
+      cmocka_unit_test(statistics_of_halves_are_floats),
+      cmocka_unit_test(test_reflection_of_one_element),
+      cmocka_unit_test(test_resize),
+      cmocka_unit_test(test_type_of_statistics),
+      cmocka_unit_test(test_last_window_of_lp_pool),
+      cmocka_unit_test(test_functions_of_gates),
+      cmocka_unit_test(test_coupled_gates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -248,7 +248,9 @@ def bit_shift(r):
 def variadic(r):
     opset = r.pick(8, 12, 13, 23)
     dtype, shape = type_of(r, r.name, opset), extents(r)
-    operands = [specials(r, r.tensor(r.broadcast(shape), dtype, -9, 9)) for _ in range(r.int(1, 4))]
+    operands = [r.tensor(r.broadcast(shape), dtype, -9, 9) for _ in range(r.int(1, 4))]
+    if r.name in ("Min", "Max") or dtype != "float16":  # of which sums overflow, rounded after each operand or once
+        operands = [specials(r, x) for x in operands]
     return Node(r.name, operands, opset=opset, units=4)
 
 

@@ -118,7 +118,7 @@ def matmul_nbits(r):
     bias = r.floats([n]) if r.chance(0.3) else None
     x = r.floats([*r.shape(0, 2, 1, 3), m, k])
     return node("MatMulNBits", [x, weights, scales(r, [n, blocks]), zero, None, bias],
-                {"K": k, "N": n, "bits": bits, "block_size": block}, constants={i: True for i in (1, 2, 3, 5)},
+                {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": r.int(0, 1)}, constants={i: True for i in (1, 2, 3, 5)},
                 units=512, symbolic=False)
 
 
@@ -139,9 +139,11 @@ def fused_matmul(r):
     attributes = {name: r.int(0, 1) for name in ("transA", "transB") if r.chance(0.6)}
     if r.chance():
         attributes["alpha"] = r.pick(0.5, -2.0, 0.125)
-    x = [*r.broadcast(batch), *([k, m] if attributes.get("transA") else [m, k])]
-    y = [*r.broadcast(batch), *([n, k] if attributes.get("transB") else [k, n])]
-    return node("FusedMatMul", [r.floats(x), r.floats(y)], attributes)
+    x = r.floats([*r.broadcast(batch), *([k, m] if attributes.get("transA") else [m, k])])
+    y = r.floats([*r.broadcast(batch), *([n, k] if attributes.get("transB") else [k, n])])
+    if x.ndim == y.ndim == 4 and r.chance():
+        x, attributes["transBatchA"] = numpy.moveaxis(x, -2, 0).copy(), 1
+    return node("FusedMatMul", [x, y], attributes)
 
 
 @generator("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")

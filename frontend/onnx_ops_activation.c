@@ -6,25 +6,127 @@ static kva_value *num(kva_onnx_call *k, double v) {
   return kva_scalar_like(k->b, kva_onnx_in(k, 0), v);
 }
 
-static kva_value *is_negative(kva_onnx_call *k, kva_value *x) {
-  return kva_build2(k->b, KVA_OP_less, x, num(k, 0));
-}
-
 /* At 0, where the definition has no gradient, that of negative numbers counts, as in PyTorch: networks begin with zeros
  * there, behind normalisations whose scale is 0. */
 static kva_value *is_positive(kva_onnx_call *k, kva_value *x) {
   return kva_build2(k->b, KVA_OP_less, num(k, 0), x);
 }
 
-/* alpha * (exp(x) - 1) */
-static kva_value *scaled_expm1(kva_onnx_call *k, kva_value *x, double alpha) {
-  kva_value *e = kva_sub(k->b, kva_build1(k->b, KVA_OP_exp, x), num(k, 1));
-  return kva_mul(k->b, e, num(k, alpha));
+/* ---- curves ------------------------------------------------------------------------------------------------------ */
+
+#define SELU_ALPHA 1.67326319217681884765625
+#define SELU_GAMMA 1.05070102214813232421875
+
+kva_value *kva_onnx_clamp(kva_builder *b, kva_value *x, double low, double high) {
+  kva_value *least = kva_scalar_like(b, x, low), *most = kva_scalar_like(b, x, high);
+  return kva_build2(b, KVA_OP_max, kva_build2(b, KVA_OP_min, x, most), least);
+}
+
+static kva_value *affine(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  kva_value *y = kva_mul(b, x, kva_scalar_like(b, x, c->alpha));
+  return c->beta == 0 ? y : kva_add(b, y, kva_scalar_like(b, x, c->beta));
+}
+
+static kva_value *relu(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  (void)c;
+  return kva_build1(b, KVA_OP_relu, x);
+}
+
+static kva_value *tanh_of(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  (void)c;
+  return kva_build1(b, KVA_OP_tanh, x);
+}
+
+static kva_value *sigmoid(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  (void)c;
+  return kva_build1(b, KVA_OP_sigmoid, x);
+}
+
+static kva_value *softplus(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  (void)c;
+  return kva_build1(b, KVA_OP_softplus, x);
+}
+
+static kva_value *softsign(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  (void)c;
+  return kva_div(b, x, kva_add(b, kva_build1(b, KVA_OP_abs, x), kva_scalar_like(b, x, 1)));
+}
+
+static kva_value *leaky_relu(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  kva_value *positive = kva_build2(b, KVA_OP_less, kva_scalar_like(b, x, 0), x);
+  return kva_onnx_where(b, positive, x, kva_mul(b, x, kva_scalar_like(b, x, c->alpha)));
+}
+
+static kva_value *thresholded_relu(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  kva_value *above = kva_build2(b, KVA_OP_less, kva_scalar_like(b, x, c->alpha), x);
+  return kva_onnx_where(b, above, x, kva_scalar_like(b, x, 0));
+}
+
+/* That of gates lets the threshold itself through. */
+static kva_value *thresholded_gate(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  kva_value *below = kva_build2(b, KVA_OP_less, x, kva_scalar_like(b, x, c->alpha));
+  return kva_onnx_where(b, below, kva_scalar_like(b, x, 0), x);
+}
+
+static kva_value *scaled_tanh(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  kva_value *y = kva_build1(b, KVA_OP_tanh, kva_mul(b, x, kva_scalar_like(b, x, c->beta)));
+  return kva_mul(b, y, kva_scalar_like(b, y, c->alpha));
+}
+
+static kva_value *hard_sigmoid(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  return kva_onnx_clamp(b, affine(b, c, x), 0, 1);
+}
+
+static kva_value *elu(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  kva_value *low = kva_sub(b, kva_build1(b, KVA_OP_exp, x), kva_scalar_like(b, x, 1));
+  low = kva_mul(b, low, kva_scalar_like(b, x, c->alpha));
+  return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, kva_scalar_like(b, x, 0)), low, x);
+}
+
+static kva_value *selu(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  return kva_mul(b, elu(b, c, x), kva_scalar_like(b, x, c->beta));
+}
+
+static kva_value *clip(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
+  return kva_onnx_clamp(b, x, c->alpha, c->beta);
+}
+
+bool kva_onnx_find_curve(const char *name, kva_onnx_curve_user user, kva_onnx_curve *out) {
+  enum { BOTH = KVA_ONNX_GATES | KVA_ONNX_PRODUCTS };
+  static const kva_onnx_curve all[] = {
+      {"Affine", affine, 2, 1, 0, KVA_ONNX_GATES},
+      {"Relu", relu, 0, 0, 0, BOTH},
+      {"LeakyRelu", leaky_relu, 1, 0.01, 0, BOTH},
+      {"ThresholdedRelu", thresholded_gate, 1, 1, 0, KVA_ONNX_GATES},
+      {"ThresholdedRelu", thresholded_relu, 1, 1, 0, KVA_ONNX_PRODUCTS},
+      {"Tanh", tanh_of, 0, 0, 0, BOTH},
+      {"ScaledTanh", scaled_tanh, 2, 1, 1, KVA_ONNX_GATES},
+      {"Sigmoid", sigmoid, 0, 0, 0, BOTH},
+      {"HardSigmoid", hard_sigmoid, 2, 0.2, 0.5, BOTH},
+      {"Elu", elu, 1, 1, 0, BOTH},
+      {"Selu", selu, 2, SELU_ALPHA, SELU_GAMMA, KVA_ONNX_PRODUCTS},
+      {"Softsign", softsign, 0, 0, 0, BOTH},
+      {"Softplus", softplus, 0, 0, 0, BOTH},
+      {"Clip", clip, 2, 0, 0, KVA_ONNX_PRODUCTS},
+  };
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (all[i].users & user && !strcmp(all[i].name, name)) return *out = all[i], true;
+  return false;
+}
+
+/* ---- operators --------------------------------------------------------------------------------------------------- */
+
+/* Input 0 through the curve of this name, whose parameters are attributes. */
+static kva_status curve_of_attributes(kva_onnx_call *k, const char *name, const char *second) {
+  kva_onnx_curve c;
+  KVA_ASSERT(kva_onnx_find_curve(name, KVA_ONNX_PRODUCTS, &c));
+  if (c.parameters > 0) c.alpha = kva_onnx_float(k, "alpha", c.alpha);
+  if (c.parameters > 1) c.beta = kva_onnx_float(k, second, c.beta);
+  return kva_onnx_done(k, c.build(k->b, &c, kva_onnx_in(k, 0)));
 }
 
 kva_status kva_onnx_leaky_relu(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0), *scaled = kva_mul(k->b, x, num(k, kva_onnx_float(k, "alpha", 0.01)));
-  return kva_onnx_done(k, kva_onnx_where(k->b, is_positive(k, x), x, scaled));
+  return curve_of_attributes(k, "LeakyRelu", NULL);
 }
 
 /* Before opset 7 a slope of C elements belongs to axis 1; since then it broadcasts to x. */
@@ -36,42 +138,33 @@ kva_status kva_onnx_prelu(kva_onnx_call *k) {
 }
 
 kva_status kva_onnx_elu(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0), *low = scaled_expm1(k, x, kva_onnx_float(k, "alpha", 1));
-  return kva_onnx_done(k, kva_onnx_where(k->b, is_negative(k, x), low, x));
+  return curve_of_attributes(k, "Elu", NULL);
 }
 
 /* max(0, x) + min(0, alpha * (exp(x / alpha) - 1)) */
 kva_status kva_onnx_celu(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   double alpha = kva_onnx_float(k, "alpha", 1);
-  kva_value *low = scaled_expm1(k, kva_div(k->b, x, num(k, alpha)), alpha);
+  kva_value *low = kva_build1(k->b, KVA_OP_exp, kva_div(k->b, x, num(k, alpha)));
+  low = kva_mul(k->b, kva_sub(k->b, low, num(k, 1)), num(k, alpha));
   low = kva_build2(k->b, KVA_OP_min, low, num(k, 0));
   return kva_onnx_done(k, kva_add(k->b, kva_build1(k->b, KVA_OP_relu, x), low));
 }
 
 kva_status kva_onnx_selu(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0);
   bool first = k->version < 6;
-  double alpha = kva_onnx_float(k, "alpha", first ? 1.6732 : 1.67326319217681884765625);
-  double gamma = kva_onnx_float(k, "gamma", first ? 1.0507 : 1.05070102214813232421875);
-  kva_value *y = kva_onnx_where(k->b, is_negative(k, x), scaled_expm1(k, x, alpha), x);
-  return kva_onnx_done(k, kva_mul(k->b, y, num(k, gamma)));
-}
-
-/* max(0, min(1, alpha * x + beta)) */
-static kva_value *hard_sigmoid(kva_onnx_call *k, kva_value *x, double alpha, double beta) {
-  kva_value *line = kva_add(k->b, kva_mul(k->b, x, num(k, alpha)), num(k, beta));
-  return kva_build2(k->b, KVA_OP_max, kva_build2(k->b, KVA_OP_min, line, num(k, 1)), num(k, 0));
+  const kva_onnx_curve c = {.alpha = kva_onnx_float(k, "alpha", first ? 1.6732 : SELU_ALPHA),
+                            .beta = kva_onnx_float(k, "gamma", first ? 1.0507 : SELU_GAMMA)};
+  return kva_onnx_done(k, selu(k->b, &c, kva_onnx_in(k, 0)));
 }
 
 kva_status kva_onnx_hard_sigmoid(kva_onnx_call *k) {
-  double alpha = kva_onnx_float(k, "alpha", 0.2), beta = kva_onnx_float(k, "beta", 0.5);
-  return kva_onnx_done(k, hard_sigmoid(k, kva_onnx_in(k, 0), alpha, beta));
+  return curve_of_attributes(k, "HardSigmoid", "beta");
 }
 
 kva_status kva_onnx_hard_swish(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
-  return kva_onnx_done(k, kva_mul(k->b, x, hard_sigmoid(k, x, 1.0 / 6, 0.5)));
+  return kva_onnx_done(k, kva_mul(k->b, x, hard_sigmoid(k->b, &(kva_onnx_curve){.alpha = 1.0 / 6, .beta = 0.5}, x)));
 }
 
 /* x * sigmoid(alpha * x) */
@@ -100,13 +193,11 @@ kva_status kva_onnx_mish(kva_onnx_call *k) {
 }
 
 kva_status kva_onnx_softsign(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0);
-  return kva_onnx_done(k, kva_div(k->b, x, kva_add(k->b, kva_build1(k->b, KVA_OP_abs, x), num(k, 1))));
+  return curve_of_attributes(k, "Softsign", NULL);
 }
 
 kva_status kva_onnx_thresholded_relu(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0), *alpha = num(k, kva_onnx_float(k, "alpha", 1));
-  return kva_onnx_done(k, kva_onnx_where(k->b, kva_build2(k->b, KVA_OP_less, alpha, x), x, num(k, 0)));
+  return curve_of_attributes(k, "ThresholdedRelu", NULL);
 }
 
 /* x + bias below -lambd, x - bias above lambd, else 0; of integers in double, truncated at the end. */

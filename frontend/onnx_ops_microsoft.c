@@ -43,87 +43,39 @@ kva_status kva_onnx_fused_matmul(kva_onnx_call *k) {
   return kva_onnx_done(k, alpha == 1 ? z : kva_mul(b, z, kva_scalar_like(b, z, alpha)));
 }
 
-typedef struct activation {
-  const char *name;
-  uint32_t n;      /* parameters */
-  double param[2]; /* their defaults */
-} activation;
-
-static const activation *find_activation(const char *name) {
-  static const activation all[] = {{"Relu", 0, {0}},
-                                   {"Tanh", 0, {0}},
-                                   {"Sigmoid", 0, {0}},
-                                   {"Softplus", 0, {0}},
-                                   {"Softsign", 0, {0}},
-                                   {"LeakyRelu", 1, {0.01}},
-                                   {"Elu", 1, {1}},
-                                   {"ThresholdedRelu", 1, {1}},
-                                   {"Clip", 2, {0}},
-                                   {"HardSigmoid", 2, {0.2, 0.5}},
-                                   {"Selu", 2, {1.67326319217681884765625, 1.05070102214813232421875}}};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-    if (!strcmp(all[i].name, name)) return &all[i];
-  return NULL;
-}
-
-/* p (exp(x) - 1) where x is negative. */
-static kva_value *elu(kva_builder *b, kva_value *x, kva_value *p) {
-  kva_value *zero = kva_scalar_like(b, x, 0), *one = kva_scalar_like(b, x, 1);
-  kva_value *low = kva_mul(b, p, kva_sub(b, kva_build1(b, KVA_OP_exp, x), one));
-  return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, zero), low, x);
-}
-
-/* x through an activation with parameters. */
-static kva_value *activate(kva_builder *b, const activation *a, kva_value *x) {
-  kva_value *p = kva_scalar_like(b, x, a->param[0]), *q = kva_scalar_like(b, x, a->param[1]);
-  kva_value *zero = kva_scalar_like(b, x, 0), *one = kva_scalar_like(b, x, 1);
-  if (!strcmp(a->name, "Relu")) return kva_build1(b, KVA_OP_relu, x);
-  if (!strcmp(a->name, "Tanh")) return kva_build1(b, KVA_OP_tanh, x);
-  if (!strcmp(a->name, "Sigmoid")) return kva_build1(b, KVA_OP_sigmoid, x);
-  if (!strcmp(a->name, "Softplus")) return kva_build1(b, KVA_OP_softplus, x);
-  if (!strcmp(a->name, "Softsign")) return kva_div(b, x, kva_add(b, one, kva_build1(b, KVA_OP_abs, x)));
-  if (!strcmp(a->name, "Elu")) return elu(b, x, p);
-  if (!strcmp(a->name, "Selu")) return kva_mul(b, elu(b, x, p), q);
-  if (!strcmp(a->name, "Clip")) return kva_build2(b, KVA_OP_min, kva_build2(b, KVA_OP_max, x, p), q);
-  if (!strcmp(a->name, "LeakyRelu")) return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, zero), kva_mul(b, x, p), x);
-  if (!strcmp(a->name, "ThresholdedRelu")) return kva_onnx_where(b, kva_build2(b, KVA_OP_less, p, x), x, zero);
-  kva_value *line = kva_add(b, kva_mul(b, x, p), q); /* HardSigmoid */
-  return kva_build2(b, KVA_OP_min, kva_build2(b, KVA_OP_max, line, zero), one);
-}
-
-static kva_status read_activation(kva_onnx_call *k, activation *out) {
+static kva_status read_activation(kva_onnx_call *k, kva_onnx_curve *out) {
   const char *name = kva_onnx_string(k, "activation", "");
-  const activation *a = find_activation(name);
-  if (!a) return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", name);
-  *out = *a;
-  return KVA_OK;
+  return kva_onnx_find_curve(name, KVA_ONNX_PRODUCTS, out) ? KVA_OK
+                                                           : kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", name);
 }
 
 /* activation(conv(x, w) + bias + z) */
 kva_status kva_onnx_fused_conv(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *bias = kva_onnx_in(k, 2), *z = kva_onnx_in(k, 3), *y = NULL;
-  activation a;
+  kva_onnx_curve a;
   KVA_TRY(read_activation(k, &a));
   const kva_onnx_attr *params = kva_onnx_find_attr(k, "activation_params");
   uint32_t n = params && params->kind == KVA_ONNX_FLOATS ? params->n : 0;
-  if (n != a.n) return kva_onnx_fail(k, KVA_INVALID, "activation '%s' with %u parameters; expected %u", a.name, n, a.n);
-  for (uint32_t i = 0; i < n; i++) a.param[i] = params->floats[i];
+  if (n != a.parameters)
+    return kva_onnx_fail(k, KVA_INVALID, "activation '%s' with %u parameters; expected %u", a.name, n, a.parameters);
+  if (n > 0) a.alpha = params->floats[0];
+  if (n > 1) a.beta = params->floats[1];
   KVA_TRY(kva_onnx_convolve(k, kva_onnx_in(k, 0), kva_onnx_in(k, 1), &y));
   if (b->failed) return KVA_INVALID;
   if (bias) y = kva_add(b, y, kva_onnx_channels(b, bias, y->type->rank));
   if (z) y = kva_add(b, y, z);
-  return kva_onnx_done(k, activate(b, &a, y));
+  return kva_onnx_done(k, a.build(b, &a, y));
 }
 
 /* Gemm with an activation, whose attributes have names of their own: of Selu, gamma is the second. */
 kva_status kva_onnx_fused_gemm(kva_onnx_call *k) {
-  activation a;
+  kva_onnx_curve a;
   KVA_TRY(read_activation(k, &a));
-  a.param[0] = kva_onnx_float(k, "activation_alpha", a.param[0]);
-  a.param[1] = kva_onnx_float(k, strcmp(a.name, "Selu") ? "activation_beta" : "activation_gamma", a.param[1]);
+  a.alpha = kva_onnx_float(k, "activation_alpha", a.alpha);
+  a.beta = kva_onnx_float(k, strcmp(a.name, "Selu") ? "activation_beta" : "activation_gamma", a.beta);
   KVA_TRY(kva_onnx_gemm(k));
-  return kva_onnx_done(k, k->b->failed ? NULL : activate(k->b, &a, k->out[0]));
+  return kva_onnx_done(k, k->b->failed ? NULL : a.build(k->b, &a, k->out[0]));
 }
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */

@@ -7,27 +7,6 @@
 enum { MAX_STEPS = 256, GATES_RNN = 1, GATES_GRU = 3, GATES_LSTM = 4 };
 enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H, IN_C, IN_P, N_INPUTS };
 
-/* One of the standard's functions of gates, in this order. */
-typedef enum curve {
-  AFFINE,
-  RELU,
-  LEAKY_RELU,
-  THRESHOLDED_RELU,
-  TANH,
-  SCALED_TANH,
-  SIGMOID,
-  HARD_SIGMOID,
-  ELU,
-  SOFTSIGN,
-  SOFTPLUS,
-  CURVES
-} curve;
-
-typedef struct activation {
-  curve curve;
-  double alpha, beta;
-} activation;
-
 typedef struct rnn {
   kva_value *in[N_INPUTS];                  /* with the extents that the attributes give them; NULL: omitted */
   int64_t gates, hidden, directions, steps; /* steps: -1 if they are not unrolled */
@@ -36,7 +15,7 @@ typedef struct rnn {
   bool batch_first, linear_before_reset, reverse; /* reverse: the only direction runs backward */
   bool input_forget;                              /* the forget gate is 1 minus the input gate */
   double clip;                                    /* bound of what functions take; 0: none */
-  activation activations[6];
+  kva_onnx_curve activations[6];
 } rnn;
 
 typedef struct direction {
@@ -45,7 +24,7 @@ typedef struct direction {
   kva_value *R, *rb;   /* [g H, H], [g H] or NULL */
   kva_value *peephole; /* [3 H] or NULL */
   kva_value *h, *c;
-  const activation *act;
+  const kva_onnx_curve *act;
   bool backward;
 } direction;
 
@@ -61,72 +40,10 @@ static kva_value *entry(kva_onnx_call *k, kva_value *x, int64_t i) {
 
 /* ---- functions of gates ------------------------------------------------------------------------------------------ */
 
-/* Names, numbers of parameters and their defaults, which are those of the operators of the same names. */
-static const struct {
-  const char *name;
-  uint32_t parameters;
-  double alpha, beta;
-} curves[CURVES] = {
-    [AFFINE] = {"Affine", 2, 1, 0},
-    [RELU] = {"Relu", 0, 0, 0},
-    [LEAKY_RELU] = {"LeakyRelu", 1, 0.01, 0},
-    [THRESHOLDED_RELU] = {"ThresholdedRelu", 1, 1, 0},
-    [TANH] = {"Tanh", 0, 0, 0},
-    [SCALED_TANH] = {"ScaledTanh", 2, 1, 1},
-    [SIGMOID] = {"Sigmoid", 0, 0, 0},
-    [HARD_SIGMOID] = {"HardSigmoid", 2, 0.2, 0.5},
-    [ELU] = {"Elu", 1, 1, 0},
-    [SOFTSIGN] = {"Softsign", 0, 0, 0},
-    [SOFTPLUS] = {"Softplus", 0, 0, 0},
-};
-
-/* alpha x + beta */
-static kva_value *line(kva_builder *b, const activation *a, kva_value *x) {
-  kva_value *y = kva_mul(b, x, kva_scalar_like(b, x, a->alpha));
-  return a->beta == 0 ? y : kva_add(b, y, kva_scalar_like(b, x, a->beta));
-}
-
-static kva_value *clamp(kva_builder *b, kva_value *x, double low, double high) {
-  return kva_build2(b, KVA_OP_max, kva_build2(b, KVA_OP_min, x, kva_scalar_like(b, x, high)),
-                    kva_scalar_like(b, x, low));
-}
-
-static kva_value *apply_curve(kva_builder *b, const activation *a, kva_value *x) {
-  kva_value *zero = kva_scalar_like(b, x, 0), *one = kva_scalar_like(b, x, 1);
-  switch (a->curve) {
-  case AFFINE: return line(b, a, x);
-  case RELU: return kva_build1(b, KVA_OP_relu, x);
-  case LEAKY_RELU: return kva_onnx_where(b, kva_build2(b, KVA_OP_less, zero, x), x, line(b, a, x));
-  case THRESHOLDED_RELU: {
-    kva_value *low = kva_build2(b, KVA_OP_less, x, kva_scalar_like(b, x, a->alpha));
-    return kva_onnx_where(b, low, zero, x);
-  }
-  case SCALED_TANH: {
-    kva_value *y = kva_build1(b, KVA_OP_tanh, kva_mul(b, x, kva_scalar_like(b, x, a->beta)));
-    return kva_mul(b, y, kva_scalar_like(b, y, a->alpha));
-  }
-  case SIGMOID: return kva_build1(b, KVA_OP_sigmoid, x);
-  case HARD_SIGMOID: return clamp(b, line(b, a, x), 0, 1);
-  case ELU: {
-    kva_value *low = line(b, a, kva_sub(b, kva_build1(b, KVA_OP_exp, x), one));
-    return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, zero), low, x);
-  }
-  case SOFTSIGN: return kva_div(b, x, kva_add(b, one, kva_build1(b, KVA_OP_abs, x)));
-  case SOFTPLUS: return kva_build1(b, KVA_OP_softplus, x);
-  default: return kva_build1(b, KVA_OP_tanh, x);
-  }
-}
-
 /* Function i of what a gate sums up. */
 static kva_value *activate(kva_onnx_call *k, const direction *d, uint32_t i, kva_value *x) {
-  if (d->r->clip > 0) x = clamp(k->b, x, -d->r->clip, d->r->clip);
-  return apply_curve(k->b, &d->act[i], x);
-}
-
-static kva_status curve_named(kva_onnx_call *k, const char *name, activation *out) {
-  for (int c = 0; c < CURVES; c++)
-    if (!strcmp(curves[c].name, name)) return *out = (activation){(curve)c, curves[c].alpha, curves[c].beta}, KVA_OK;
-  return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", name);
+  if (d->r->clip > 0) x = kva_onnx_clamp(k->b, x, -d->r->clip, d->r->clip);
+  return d->act[i].build(k->b, &d->act[i], x);
 }
 
 /* The next number of a list that functions consume in their order; an absent one leaves the default. */
@@ -135,7 +52,7 @@ static void take(const kva_onnx_attr *list, uint32_t *at, double *out) {
 }
 
 static kva_status read_activations(kva_onnx_call *k, rnn *r) {
-  static const curve defaults[3][3] = {{TANH}, {SIGMOID, TANH}, {SIGMOID, TANH, TANH}};
+  static const char *const defaults[3][3] = {{"Tanh"}, {"Sigmoid", "Tanh"}, {"Sigmoid", "Tanh", "Tanh"}};
   uint32_t n = r->gates == GATES_RNN ? 1 : r->gates == GATES_GRU ? 2 : 3, alphas = 0, betas = 0;
   const kva_onnx_attr *a = kva_onnx_find_attr(k, "activations");
   const kva_onnx_attr *alpha = kva_onnx_find_attr(k, "activation_alpha");
@@ -144,10 +61,12 @@ static kva_status read_activations(kva_onnx_call *k, rnn *r) {
   if (a && (a->kind != KVA_ONNX_STRINGS || (a->n && a->n != n * r->directions)))
     return kva_onnx_fail(k, KVA_INVALID, "activations: expected %lld names", (long long)(n * r->directions));
   for (uint32_t i = 0; i < n * r->directions; i++) {
-    activation *own = &r->activations[i];
-    KVA_TRY(curve_named(k, given ? a->strings[i] : curves[defaults[n - 1][i % n]].name, own));
-    if (curves[own->curve].parameters > 0) take(alpha, &alphas, &own->alpha);
-    if (curves[own->curve].parameters > 1) take(beta, &betas, &own->beta);
+    kva_onnx_curve *own = &r->activations[i];
+    const char *name = given ? a->strings[i] : defaults[n - 1][i % n];
+    if (!kva_onnx_find_curve(name, KVA_ONNX_GATES, own))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", name);
+    if (own->parameters > 0) take(alpha, &alphas, &own->alpha);
+    if (own->parameters > 1) take(beta, &betas, &own->beta);
   }
   return KVA_OK;
 }
@@ -317,7 +236,7 @@ static kva_value *step_lstm(kva_onnx_call *k, direction *d, kva_value *x) {
   kva_value *candidate = activate(k, d, 1, gate(k, d, y, 3));
   d->c = kva_add(b, kva_mul(b, f, d->c), kva_mul(b, i, candidate));
   kva_value *o = activate(k, d, 0, peep(k, d, gate(k, d, y, 1), d->c, 1));
-  return kva_mul(b, o, apply_curve(b, &d->act[2], d->c)); /* not clipped, as in ONNX Runtime */
+  return kva_mul(b, o, d->act[2].build(b, &d->act[2], d->c)); /* not clipped, as in ONNX Runtime */
 }
 
 /* ---- one direction ----------------------------------------------------------------------------------------------- */

@@ -127,6 +127,22 @@ kva_dim kva_onnx_product(kva_builder *b, const kva_dim *dims, uint32_t from, uin
 /* [B, T, H * D] -> [B, H, T, D], and back. */
 KVA_MUST_USE kva_status kva_onnx_split_heads(kva_onnx_call *k, kva_value *x, int64_t heads, kva_value **out);
 kva_value *kva_onnx_join_heads(kva_builder *b, kva_value *x);
+/* An activation with its parameters. Those of gates and of products have lists of their own. */
+typedef enum kva_onnx_curve_user {
+  KVA_ONNX_GATES = 1,    /* of RNN, GRU and LSTM */
+  KVA_ONNX_PRODUCTS = 2, /* that ONNX Runtime fuses it into */
+} kva_onnx_curve_user;
+typedef struct kva_onnx_curve kva_onnx_curve;
+struct kva_onnx_curve {
+  const char *name;
+  kva_value *(*build)(kva_builder *b, const kva_onnx_curve *c, kva_value *x);
+  uint32_t parameters; /* how many of the two it has */
+  double alpha, beta;  /* of Selu, beta is gamma; of Clip, these are the bounds */
+  unsigned users;
+};
+/* The one of a name, with the defaults of the operator of that name. False: the user has none. */
+bool kva_onnx_find_curve(const char *name, kva_onnx_curve_user user, kva_onnx_curve *out);
+kva_value *kva_onnx_clamp(kva_builder *b, kva_value *x, double low, double high);
 /* x as float (double stays double), for compositions that lose too much precision in narrower types. */
 kva_value *kva_onnx_widen(kva_builder *b, kva_value *x);
 /* Inputs for what follows: KVA_INVALID where zero points have more elements than their operand gives them. */

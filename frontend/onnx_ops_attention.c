@@ -22,6 +22,21 @@ kva_value *kva_onnx_join_heads(kva_builder *b, kva_value *x) {
   return kva_reshape(b, y, 3, (kva_dim[]){d[0], d[1], kva_expr_mul(b->m->exprs, d[2], d[3])});
 }
 
+kva_status kva_onnx_check_past(kva_onnx_call *k, uint32_t i) {
+  if (!kva_onnx_in(k, i) != !kva_onnx_in(k, i + 1))
+    return kva_onnx_fail(k, KVA_INVALID, "past_key and past_value go together");
+  KVA_TRY(kva_onnx_check_rank(k, i, 4));
+  return kva_onnx_check_rank(k, i + 1, 4);
+}
+
+void kva_onnx_append_past(kva_builder *b, kva_value *past_key, kva_value *past_value, kva_value **key,
+                          kva_value **value, kva_dim *rows) {
+  if (!past_key || b->failed || kva_expr_is(kva_onnx_dim(past_key, 2), 0)) return;
+  *rows = kva_onnx_dim(past_key, 2);
+  *key = kva_onnx_concat(b, past_key, *key, 2);
+  *value = kva_onnx_concat(b, past_value, *value, 2);
+}
+
 /* ---- rotary ------------------------------------------------------------------------------------------------------ */
 
 /* The table rows of every position, as [B, 1, T, R/2]. */
@@ -84,14 +99,9 @@ static kva_status read_heads(kva_onnx_call *k, attention *a) {
 
 /* The cache of earlier keys and values precedes the new ones; positions are relative to its length. */
 static kva_status append_past(kva_onnx_call *k, attention *a) {
-  kva_value *past_key = kva_onnx_in(k, IN_PAST_KEY), *past_value = kva_onnx_in(k, IN_PAST_VALUE);
-  if (!past_key != !past_value) return kva_onnx_fail(k, KVA_INVALID, "past_key and past_value go together");
-  if (past_key) {
-    if (past_key->type->rank != 4) return kva_onnx_fail(k, KVA_INVALID, "past_key: expected rank 4");
-    a->attrs.offset = kva_onnx_dim(past_key, 2);
-    a->key = kva_onnx_concat(k->b, past_key, a->key, 2);
-    a->value = kva_onnx_concat(k->b, past_value, a->value, 2);
-  }
+  KVA_TRY(kva_onnx_check_past(k, IN_PAST_KEY));
+  kva_onnx_append_past(k->b, kva_onnx_in(k, IN_PAST_KEY), kva_onnx_in(k, IN_PAST_VALUE), &a->key, &a->value,
+                       &a->attrs.offset);
   kva_onnx_set_out(k, OUT_PRESENT_KEY, a->key);
   kva_onnx_set_out(k, OUT_PRESENT_VALUE, a->value);
   return k->b->failed ? KVA_INVALID : KVA_OK;

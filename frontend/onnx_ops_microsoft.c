@@ -105,6 +105,8 @@ kva_status kva_onnx_embed_norm(kva_onnx_call *k) {
   kva_value *ids = kva_onnx_in(k, 0), *segments = kva_onnx_in(k, 1), *mask = kva_onnx_in(k, 7);
   kva_value *positions = kva_onnx_in(k, 8), *table = kva_onnx_in(k, 3), *kinds = kva_onnx_in(k, 4);
   (void)kva_onnx_int(k, "mask_index_type", 0); /* says which type output 1 has */
+  for (uint32_t i = 2; i < 7; i++)
+    if (i != 4 && !kva_onnx_in(k, i)) return kva_onnx_fail(k, KVA_INVALID, "input %u is required but was left out", i);
   if (ids->type->rank != 2 || table->type->rank != 2 || !segments != !kinds)
     return kva_onnx_fail(k, KVA_INVALID, "expected ids and tables of rank 2, and a table where segments are given");
   if (!positions) positions = kva_onnx_ramp(b, KVA_I64, 2, 1, kva_onnx_dim(ids, 1));

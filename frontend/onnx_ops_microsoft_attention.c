@@ -14,14 +14,6 @@ static kva_value *attend(kva_onnx_call *k, const attention *a) {
   return kva_onnx_join_heads(k->b, kva_build(k->b, KVA_OP_attention, a->bias ? 4 : 3, in, &a->attrs));
 }
 
-/* Earlier keys and values precede the new ones. */
-static void append_past(kva_onnx_call *k, attention *a, kva_value *past_key, kva_value *past_value) {
-  if (kva_expr_is(kva_onnx_dim(past_key, 2), 0)) return;
-  a->attrs.offset = kva_onnx_dim(past_key, 2);
-  a->key = kva_onnx_concat(k->b, past_key, a->key, 2);
-  a->value = kva_onnx_concat(k->b, past_value, a->value, 2);
-}
-
 /* Columns [start, start + n) of the last axis. */
 static kva_value *columns(kva_onnx_call *k, kva_value *x, kva_dim start, kva_dim n) {
   return k->b->failed ? x : kva_onnx_slice(k->b, x, x->type->rank - 1, start, n);
@@ -79,12 +71,14 @@ static kva_status add_mask(kva_onnx_call *k, attention *a, kva_value *mask) {
 }
 
 /* What is added to the scores: [B or 1, H or 1, T, S]. */
-static kva_value *scores_bias(kva_onnx_call *k, const attention *a, uint32_t input) {
-  kva_value *bias = kva_onnx_in(k, input);
+static kva_status read_bias(kva_onnx_call *k, attention *a, uint32_t input) {
+  a->bias = kva_onnx_in(k, input);
   kva_dim dims[4] = {kva_onnx_dim(a->q, 0), NULL, kva_onnx_dim(a->q, 2), NULL};
-  if (!bias || bias->type->rank != 4) return bias;
-  if (kva_expr_is_const(kva_onnx_dim(bias, 0), NULL)) dims[0] = NULL;
-  return kva_onnx_with_dims(k, bias, dims, "the bias of the scores of attention");
+  KVA_TRY(kva_onnx_check_rank(k, input, 4));
+  if (!a->bias) return KVA_OK;
+  if (kva_expr_is_const(kva_onnx_dim(a->bias, 0), NULL)) dims[0] = NULL;
+  a->bias = kva_onnx_with_dims(k, a->bias, dims, "the bias of the scores of attention");
+  return KVA_OK;
 }
 
 static kva_status refuse_inputs(kva_onnx_call *k, uint32_t first, const char *const *names, uint32_t n) {
@@ -149,18 +143,16 @@ static kva_status split_rows(kva_onnx_call *k, attention *a) {
 
 kva_status kva_onnx_multi_head_attention(kva_onnx_call *k) {
   static const char *const unknown[] = {"past_sequence_length", "cache_indirection"};
-  kva_value *past_key = kva_onnx_in(k, IN_PAST_KEY), *past_value = kva_onnx_in(k, IN_PAST_VALUE);
   attention a = {
-      .bias = kva_onnx_in(k, IN_SCORES),
       .attrs = {.scale = kva_onnx_float(k, "scale", 0), .causal = kva_onnx_int(k, "unidirectional", 0) != 0}};
   KVA_TRY(refuse_inputs(k, IN_PAST_LENGTH, unknown, 2));
-  if (!past_key != !past_value) return kva_onnx_fail(k, KVA_INVALID, "past_key and past_value go together");
+  KVA_TRY(kva_onnx_check_past(k, IN_PAST_KEY));
   KVA_TRY(read_rows(k, &a));
   KVA_TRY(split_rows(k, &a));
+  kva_onnx_append_past(k->b, kva_onnx_in(k, IN_PAST_KEY), kva_onnx_in(k, IN_PAST_VALUE), &a.key, &a.value,
+                       &a.attrs.offset);
   if (k->b->failed) return KVA_INVALID;
-  if (past_key) append_past(k, &a, past_key, past_value);
-  if (k->b->failed) return KVA_INVALID;
-  a.bias = scores_bias(k, &a, IN_SCORES);
+  KVA_TRY(read_bias(k, &a, IN_SCORES));
   KVA_TRY(add_mask(k, &a, kva_onnx_in(k, IN_PADDING)));
   kva_onnx_set_out(k, 1, a.key);
   kva_onnx_set_out(k, 2, a.value);
@@ -198,15 +190,14 @@ static kva_status attend_projected(kva_onnx_call *k, kva_value *rows, uint32_t m
   kva_builder *b = k->b;
   kva_value *state = kva_onnx_in(k, past);
   attention a = {
-      .bias = scores ? kva_onnx_in(k, scores) : NULL,
       .attrs = {.scale = kva_onnx_float(k, "scale", 0), .causal = kva_onnx_int(k, "unidirectional", 0) != 0}};
   KVA_TRY(refuse_flags(k, unknown, 2));
   if (rows->type->rank != 3) return kva_onnx_fail(k, KVA_INVALID, "expected an input of rank 3");
-  if (state && state->type->rank != 5) return kva_onnx_fail(k, KVA_INVALID, "past: expected rank 5");
+  KVA_TRY(kva_onnx_check_rank(k, past, 5));
   KVA_TRY(split_projections(k, rows, &a));
-  if (state) append_past(k, &a, half_of(k, state, 0), half_of(k, state, 1));
+  if (state) kva_onnx_append_past(b, half_of(k, state, 0), half_of(k, state, 1), &a.key, &a.value, &a.attrs.offset);
   if (b->failed) return KVA_INVALID;
-  if (scores) a.bias = scores_bias(k, &a, scores);
+  if (scores) KVA_TRY(read_bias(k, &a, scores));
   KVA_TRY(add_mask(k, &a, kva_onnx_in(k, mask)));
   if (kva_onnx_wants(k, 1))
     kva_onnx_set_out(k, 1,
@@ -254,7 +245,7 @@ static kva_value *rows_from(kva_onnx_call *k, kva_value *first, kva_dim rows) {
   return kva_add(k->b, kva_cast(k->b, first, KVA_I64), kva_onnx_ramp(k->b, KVA_I64, 2, 1, rows));
 }
 
-/* The heads of rows [B, T, H * D]: how many `name` says, or as many as have the size that the tables turn. */
+/* The heads of rows [B, T, H * D]: how many num_heads says, or as many as have the size that the tables turn. */
 static kva_status heads_of_rows(kva_onnx_call *k, const kva_value *x, const kva_value *table, int64_t *out) {
   int64_t width = 0, pairs = 0;
   *out = kva_onnx_int(k, "num_heads", 0);
@@ -279,10 +270,10 @@ kva_status kva_onnx_microsoft_rotary(kva_onnx_call *k) {
   if (flat) KVA_TRY(kva_onnx_split_heads(k, x, heads, &x));
   if (k->b->failed) return KVA_INVALID;
   kva_dim dims[2] = {kva_onnx_dim(x, 0), kva_onnx_dim(x, 2)};
-  if (positions->type->rank == 1)
-    positions = rows_from(k, positions, dims[1]);
-  else
-    positions = kva_onnx_with_dims(k, positions, dims, "positions of RotaryEmbedding");
+  bool one = positions->type->rank == 1; /* of the first row */
+  if (!one) KVA_TRY(kva_onnx_check_rank(k, 1, 2));
+  positions =
+      one ? rows_from(k, positions, dims[1]) : kva_onnx_with_dims(k, positions, dims, "positions of RotaryEmbedding");
   kva_value *y = rotate(k, x, tables, positions, kva_onnx_int(k, "interleaved", 0) != 0);
   return kva_onnx_done(k, flat ? kva_onnx_join_heads(k->b, y) : y);
 }
@@ -325,8 +316,9 @@ static kva_status check_grouped(kva_onnx_call *k) {
   KVA_TRY(refuse_flags(k, flags, 2));
   KVA_TRY(check_cache_types(k));
   if (!kva_onnx_int(k, "causal", 1)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute 'causal' of 0");
-  if (!kva_onnx_in(k, GQA_PAST_KEY) != !kva_onnx_in(k, GQA_PAST_VALUE))
-    return kva_onnx_fail(k, KVA_INVALID, "past_key and past_value go together");
+  KVA_TRY(kva_onnx_check_past(k, GQA_PAST_KEY));
+  KVA_TRY(kva_onnx_check_rank(k, GQA_POSITIONS, 2));
+  for (uint32_t i = 0; i < 3; i++) KVA_TRY(kva_onnx_check_rank(k, i, 3));
   return kva_onnx_check_vector(k, kva_onnx_in(k, GQA_LAST_KEY), "seqlens_k");
 }
 
@@ -335,8 +327,8 @@ static kva_status read_groups(kva_onnx_call *k, attention *a) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
   int64_t heads = kva_onnx_int(k, "num_heads", 0), kv_heads = kva_onnx_int(k, "kv_num_heads", 0);
   a->q = kva_onnx_in(k, 0), a->key = kva_onnx_in(k, 1), a->value = kva_onnx_in(k, 2);
-  if (a->q->type->rank != 3 || !a->key != !a->value || heads < 1 || kv_heads < 1)
-    return kva_onnx_fail(k, KVA_INVALID, "expected queries of rank 3, num_heads and kv_num_heads");
+  if (!a->key != !a->value || heads < 1 || kv_heads < 1)
+    return kva_onnx_fail(k, KVA_INVALID, "expected num_heads and kv_num_heads, and keys with values or neither");
   if (!a->key) {
     kva_value *packed = a->q;
     kva_dim size = kva_expr_div(e, kva_onnx_dim(packed, 2), kva_expr_const(e, heads + 2 * kv_heads));
@@ -361,13 +353,18 @@ static void norm_groups(kva_onnx_call *k, attention *a) {
   if (key) a->key = kva_build(k->b, KVA_OP_rms_norm, 2, (kva_value *[]){a->key, key}, &of_key);
 }
 
-/* Rows that every sequence had before: its last key less the other new rows, which are at least 0. */
-static kva_value *rows_before(kva_onnx_call *k, const attention *a) {
-  kva_builder *b = k->b;
+/* Rows of every sequence, the new ones included: one more than the number of its last key. */
+static kva_value *lengths_of(kva_onnx_call *k, const attention *a) {
   kva_value *last = kva_onnx_with_extent(k, kva_onnx_in(k, GQA_LAST_KEY), 0, kva_onnx_dim(a->q, 0), "seqlens_k");
-  kva_value *others = kva_dim_scalar(b, KVA_I64, kva_expr_addi(kva_onnx_exprs(k), kva_onnx_dim(a->q, 2), -1));
-  kva_value *first = kva_sub(b, kva_cast(b, last, KVA_I64), others);
-  return kva_build2(b, KVA_OP_max, first, kva_scalar_like(b, first, 0));
+  last = kva_cast(k->b, last, KVA_I64);
+  return kva_add(k->b, last, kva_scalar_like(k->b, last, 1));
+}
+
+/* Rows that every sequence had before: without the new ones, and at least 0, where some of these are padding. */
+static kva_value *rows_before(kva_onnx_call *k, const attention *a, kva_value *lengths) {
+  kva_builder *b = k->b;
+  kva_value *before = kva_sub(b, lengths, kva_dim_scalar(b, KVA_I64, kva_onnx_dim(a->q, 2)));
+  return kva_build2(b, KVA_OP_max, before, kva_scalar_like(b, before, 0));
 }
 
 /* `before`: rows of every sequence that precede the new ones; NULL: none. */
@@ -469,20 +466,32 @@ static kva_value *rows_of(kva_onnx_call *k, kva_value *x, kva_value *start, kva_
   return kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){x, index}, &(kva_gather_elements_attrs){.axis = 2});
 }
 
-/* A cache of the last rows, at least as many as the window has. The new ones are put behind them, which all queries
- * see, and then the rows that stay move to the front. */
-static kva_status attend_sliding(kva_onnx_call *k, attention *a, kva_value *before) {
-  kva_builder *b = k->b;
-  kva_value *past_key = kva_onnx_in(k, GQA_PAST_KEY), *past_value = kva_onnx_in(k, GQA_PAST_VALUE);
-  if (!past_key || a->attrs.window < 1 || a->bias)
+/* Rows of a cache of the last rows, which are at least as many as the window has. */
+static kva_status read_capacity(kva_onnx_call *k, const attention *a, kva_value **past_key, kva_dim *out) {
+  int64_t rows, window = a->attrs.window;
+  *past_key = kva_onnx_in(k, GQA_PAST_KEY);
+  if (!*past_key || window < 1 || a->bias)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "sliding_window_cache without a past and a window, or with a bias");
-  kva_dim capacity = kva_onnx_dim(past_key, 2), new = kva_onnx_dim(a->q, 2);
-  kva_dim rows = kva_expr_add(kva_onnx_exprs(k), capacity, new);
-  kva_value *last = kva_cast(b, kva_onnx_in(k, GQA_LAST_KEY), KVA_I64);
-  kva_value *length = kva_add(b, last, kva_scalar_like(b, last, 1));
+  kva_dim own = kva_onnx_dim(*past_key, 2), least = kva_expr_const(kva_onnx_exprs(k), window);
+  if (kva_expr_is_const(own, &rows) && rows < window)
+    return kva_onnx_fail(k, KVA_INVALID, "a cache of %lld rows for a window of %lld", (long long)rows,
+                         (long long)window);
+  *out = kva_expr_max(kva_onnx_exprs(k), own, least);
+  *past_key = kva_onnx_with_extent(k, *past_key, 2, *out, "a cache as large as its window");
+  return KVA_OK;
+}
+
+/* The new rows are put behind the kept ones, which all queries see, and then the rows that stay move to the front. */
+static kva_status attend_sliding(kva_onnx_call *k, attention *a, kva_value *lengths, kva_value *before) {
+  kva_builder *b = k->b;
+  kva_value *past_key = NULL, *past_value = kva_onnx_in(k, GQA_PAST_VALUE);
+  kva_dim capacity = NULL;
+  KVA_TRY(read_capacity(k, a, &past_key, &capacity));
+  kva_dim rows = kva_expr_add(kva_onnx_exprs(k), capacity, kva_onnx_dim(a->q, 2));
   kva_value *first = kept_rows(k, before, capacity, a->attrs.window);
-  kva_value *kept = kept_rows(k, length, capacity, a->attrs.window);
-  kva_value *end = kva_add(b, first, kva_sub(b, length, before)), *start = kva_sub(b, end, kept);
+  kva_value *kept = kept_rows(k, lengths, capacity, a->attrs.window);
+  kva_value *end = kva_add(b, first, kva_sub(b, lengths, before)), *start = kva_sub(b, end, kept);
+  past_value = kva_onnx_with_extent(k, past_value, 2, capacity, "a cache as large as its window");
   a->key = extend_cache(k, past_key, a->key, first, rows);
   a->value = extend_cache(k, past_value, a->value, first, rows);
   kva_onnx_set_out(k, 1, rows_of(k, a->key, start, capacity));
@@ -501,9 +510,12 @@ kva_status kva_onnx_group_query_attention(kva_onnx_call *k) {
   KVA_TRY(read_groups(k, &a));
   norm_groups(k, &a);
   if (k->b->failed) return KVA_INVALID;
-  a.bias = scores_bias(k, &a, GQA_BIAS);
-  kva_value *before = k->c->whole_texts ? NULL : rows_before(k, &a);
+  KVA_TRY(read_bias(k, &a, GQA_BIAS));
+  if (k->c->whole_texts) {
+    KVA_TRY(rotate_groups(k, &a, NULL));
+    return attend_whole(k, &a);
+  }
+  kva_value *lengths = lengths_of(k, &a), *before = rows_before(k, &a, lengths);
   KVA_TRY(rotate_groups(k, &a, before));
-  if (!before) return attend_whole(k, &a);
-  return sliding ? attend_sliding(k, &a, before) : attend_growing(k, &a, before);
+  return sliding ? attend_sliding(k, &a, lengths, before) : attend_growing(k, &a, before);
 }

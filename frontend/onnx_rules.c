@@ -93,6 +93,12 @@ kva_status kva_onnx_check_vector(kva_onnx_call *k, const kva_value *v, const cha
   return kva_onnx_fail(k, KVA_INVALID, "%s: expected rank 1, found %u", name, v->type->rank);
 }
 
+kva_status kva_onnx_check_rank(kva_onnx_call *k, uint32_t i, uint32_t rank) {
+  const kva_value *v = kva_onnx_in(k, i);
+  if (!v || v->type->rank == rank) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "input %u: expected rank %u, found %u", i, rank, v->type->rank);
+}
+
 kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user) {
   kva_dim dims[KVA_MAX_RANK] = {NULL};
   dims[axis] = extent;

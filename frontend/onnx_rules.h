@@ -54,6 +54,8 @@ static inline kva_expr_ctx *kva_onnx_exprs(const kva_onnx_call *k) {
 }
 /* KVA_INVALID: the operand v of this name has another rank than 1. */
 KVA_MUST_USE kva_status kva_onnx_check_vector(kva_onnx_call *k, const kva_value *v, const char *name);
+/* Input i has this rank, if it is present. */
+KVA_MUST_USE kva_status kva_onnx_check_rank(kva_onnx_call *k, uint32_t i, uint32_t rank);
 /* v with `extent` on an axis, where it may be equal to v's own and the model's extents may be assumed. */
 kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user);
 /* The same for every axis; NULL in dims: v's own extent. */
@@ -127,6 +129,12 @@ kva_dim kva_onnx_product(kva_builder *b, const kva_dim *dims, uint32_t from, uin
 /* [B, T, H * D] -> [B, H, T, D], and back. */
 KVA_MUST_USE kva_status kva_onnx_split_heads(kva_onnx_call *k, kva_value *x, int64_t heads, kva_value **out);
 kva_value *kva_onnx_join_heads(kva_builder *b, kva_value *x);
+/* Inputs i and i + 1 are a past of keys and values [B, H, P, D], or both are left out. */
+KVA_MUST_USE kva_status kva_onnx_check_past(kva_onnx_call *k, uint32_t i);
+/* Keys and values behind those of a past; `*rows` is its length, by which queries stand further on. NULL, or a past of
+ * no rows, leaves all three. */
+void kva_onnx_append_past(kva_builder *b, kva_value *past_key, kva_value *past_value, kva_value **key,
+                          kva_value **value, kva_dim *rows);
 /* An activation with its parameters. Those of gates and of products have lists of their own. */
 typedef enum kva_onnx_curve_user {
   KVA_ONNX_GATES = 1,    /* of RNN, GRU and LSTM */

@@ -216,10 +216,10 @@ static void weights_of_few_values(void **state) {
 
 static void what_is_not_done_is_refused(void **state) {
   (void)state;
-  const char *const head =
-      HEAD "g (float[1, T, 3] x) => (float[1, T, N] y) <int32[1] n = {3}, int32 m = {3}, float[1, 1] "
-           "t = {1}, float[1] f = {1}, float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> { y = "
-           "com.microsoft.%s }";
+  const char *const head = HEAD
+      "g (float[1, T, 3] x) => (float[1, T, N] y) <int32[1] n = {3}, int32 m = {3}, float[1, 1] "
+      "t = {1}, float[1] f = {1}, float[1, 1, 2, 1] p = {1, 2}, float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> { y = "
+      "com.microsoft.%s }";
   static const char *const rows[][2] = {
       {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1, smooth_softmax = 1> (x, , , , , n, m)",
        "attribute 'smooth_softmax'"},
@@ -233,6 +233,24 @@ static void what_is_not_done_is_refused(void **state) {
        "sliding_window_cache without a past and a window"},
       {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1, do_rotary = 1> (x, , , , , n, m)",
        "do_rotary needs cos_cache and sin_cache"},
+      {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (x, w, w, , , n, m)",
+       "input 1: expected rank 3, found 2"},
+      {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (x, , , w, w, n, m)",
+       "input 3: expected rank 4, found 2"},
+      {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (x, , , p, , n, m)",
+       "past_key and past_value go together"},
+      {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (x, , , , , n, m, , , , w)",
+       "input 10: expected rank 4, found 2"},
+      {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (x, , , , , n, m, t, t, x)",
+       "input 9: expected rank 2, found 3"},
+      {"GroupQueryAttention <num_heads = 1, kv_num_heads = 1, local_window_size = 3, sliding_window_cache = 1> (x, , , "
+       "p, p, n, m)",
+       "a cache of 2 rows for a window of 3"},
+      {"MultiHeadAttention <num_heads = 1> (x, x, x, , , , w, w)", "input 6: expected rank 4, found 2"},
+      {"MultiHeadAttention <num_heads = 1> (x, x, x, , , w)", "input 5: expected rank 4, found 2"},
+      {"Attention <num_heads = 1> (x, w, , , p)", "input 4: expected rank 5, found 4"},
+      {"EmbedLayerNormalization (n, , , w, , f, f)", "input 2 is required but was left out"},
+      {"RotaryEmbedding <num_heads = 1> (x, p, t, t)", "input 1: expected rank 2, found 4"},
       {"RotaryEmbedding <is_packed_batching = 1> (x, n, t, t)", "attribute 'is_packed_batching'"},
       {"RotaryEmbedding (x, n, t, t)", "inputs of rank 3 need num_heads"},
       {"Attention <num_heads = 1, do_rotary = 1> (x, w)", "attribute 'do_rotary'"},

@@ -333,29 +333,38 @@ kva_status kva_onnx_qgemm(kva_onnx_call *k) {
   return kva_onnx_in(k, 7) ? encode(k, z, 7, code_type(k, 0)) : kva_onnx_done(k, z);
 }
 
-/* product * scale_a * scale_b + bias, in float. Scale b may be one for each column. */
-static kva_value *scaled_product(kva_builder *b, kva_value *product, kva_value *scale_a, kva_value *scale_b,
-                                 kva_value *bias) {
-  kva_value *scale = kva_mul(b, as_scalar(b, scale_a), as_scalar(b, scale_b));
-  kva_value *y = kva_mul(b, kva_cast(b, product, scale->type->dtype), scale);
-  return bias ? kva_add(b, y, bias) : y;
+/* x y * scale_x * scale_y + bias, in float, from input `bias` of the call. Scales and zero points of y may be one for
+ * each column. */
+static kva_status scaled_product(kva_onnx_call *k, kva_codes x, kva_value *scale_x, kva_codes y, kva_value *scale_y,
+                                 uint32_t bias) {
+  kva_builder *b = k->b;
+  kva_value *product = kva_onnx_integer_product(b, x.codes, x.zero, y.codes, y.zero), *added = kva_onnx_in(k, bias);
+  kva_value *scale = kva_mul(b, as_scalar(b, scale_x), as_scalar(b, scale_y));
+  kva_value *z = kva_mul(b, kva_cast(b, product, scale->type->dtype), scale);
+  return kva_onnx_done_like(k, added ? kva_add(b, z, added) : z, product, "a scale or the bias");
+}
+
+static kva_status refuse_vectors(kva_onnx_call *k) {
+  bool matrices = kva_onnx_in(k, 0)->type->rank >= 2 && kva_onnx_in(k, 1)->type->rank >= 2;
+  return matrices ? KVA_OK : kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
 }
 
 kva_status kva_onnx_integer_to_float(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 1);
-  if (x->type->rank < 2 || y->type->rank < 2) return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
-  kva_value *product = kva_onnx_integer_product(k->b, x, kva_onnx_in(k, 4), y, kva_onnx_in(k, 5));
-  return kva_onnx_done(k, scaled_product(k->b, product, kva_onnx_in(k, 2), kva_onnx_in(k, 3), kva_onnx_in(k, 6)));
+  KVA_TRY(refuse_vectors(k));
+  KVA_TRY(kva_onnx_check_zeros(k, 0, 4, 1, 5));
+  kva_codes x = {kva_onnx_in(k, 0), kva_onnx_in(k, 4)}, y = {kva_onnx_in(k, 1), kva_onnx_in(k, 5)};
+  return scaled_product(k, x, kva_onnx_in(k, 2), y, kva_onnx_in(k, 3), 6);
 }
 
-/* The same with a first operand that is quantised over its range. */
+/* The same with a first operand that is quantised over its range, to one zero point. */
 kva_status kva_onnx_dynamic_matmul(kva_onnx_call *k) {
-  kva_value *x = NULL, *scale = NULL, *zero = NULL, *y = kva_onnx_in(k, 1);
-  if (kva_onnx_in(k, 0)->type->rank < 2 || y->type->rank < 2)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
-  KVA_TRY(quantize_dynamically(k, kva_onnx_in(k, 0), &x, &scale, &zero));
-  kva_value *product = kva_onnx_integer_product(k->b, x, zero, y, kva_onnx_in(k, 3));
-  return kva_onnx_done(k, scaled_product(k->b, product, scale, kva_onnx_in(k, 2), kva_onnx_in(k, 4)));
+  enum { NO_INPUT = 5 };
+  kva_codes x = {0}, y = {kva_onnx_in(k, 1), kva_onnx_in(k, 3)};
+  kva_value *scale = NULL;
+  KVA_TRY(refuse_vectors(k));
+  KVA_TRY(kva_onnx_check_zeros(k, 0, NO_INPUT, 1, 3));
+  KVA_TRY(quantize_dynamically(k, kva_onnx_in(k, 0), &x.codes, &scale, &x.zero));
+  return scaled_product(k, x, scale, y, kva_onnx_in(k, 2), 4);
 }
 
 /* ---- weights in blocks (MatMulNBits) ----------------------------------------------------------------------------- */

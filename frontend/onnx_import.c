@@ -399,7 +399,7 @@ static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_p
     const char *name = kva_pb_str(g->input[i]->name);
     if (kva_map_get_str(initializers, name)) continue;
     kva_import_name v = {KVA_NAME_OK, NULL};
-    kva_status status = im->c.whole_texts ? kva_import_language_input(im, g, g->input[i], &v.value) : KVA_OK;
+    kva_status status = im->tokens ? kva_import_language_input(im, g->input[i], &v.value) : KVA_OK;
     if (!status && !v.value) status = import_input(im, index++, g->input[i], &v.value);
     if (status) v.state = KVA_NAME_FAILED, (void)record_failure(im, status);
     KVA_TRY(kva_import_define(im, s, name, v, &im->loc));
@@ -507,7 +507,8 @@ static kva_status import_graph(kva_import *im) {
   im->m->name = kva_arena_strdup(im->m->arena, *kva_pb_str(g->name) ? g->name : "model");
   f->loc = im->loc;
   im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc, .assumes = true};
-  im->c.whole_texts = kva_import_is_language(im, g);
+  im->tokens = kva_import_language_tokens(im, g);
+  im->c.whole_texts = im->tokens != NULL;
   if (im->options && im->options->inference) im->c.read = names_read(im);
   KVA_TRY(import_inputs(im, &scope, g));
   KVA_TRY(kva_import_initializers(im, &scope, g, im->raw));

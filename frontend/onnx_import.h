@@ -45,9 +45,10 @@ typedef struct kva_import {
   kva_map *symbols;    /* dim_param -> kva_dim */
   kva_map *used_names; /* names in use by symbols */
   uint64_t pins_used;
-  int64_t n_nodes;      /* nodes built so far, including inlined functions */
-  kva_status status;    /* the first failure */
-  bool lacks_operators; /* some have no rule; they are reported */
+  const kva_type *tokens; /* of a language model that is read as a function of whole texts; else NULL */
+  int64_t n_nodes;        /* nodes built so far, including inlined functions */
+  kva_status status;      /* the first failure */
+  bool lacks_operators;   /* some have no rule; they are reported */
 } kva_import;
 
 kva_status kva_import_define(kva_import *im, kva_import_scope *s, const char *name, kva_import_name value,
@@ -79,11 +80,10 @@ KVA_MUST_USE kva_status kva_import_check_initializer(kva_import *im, const kva_p
                                                      const kva_value *value);
 KVA_MUST_USE kva_status kva_import_check_pins(kva_import *im);
 /* onnx_language.c */
-/* Whether the graph is read as a function of whole texts. */
-bool kva_import_is_language(const kva_import *im, const kva_pb_graph *g);
+/* Type of the tokens, if the graph is read as a function of whole texts; else NULL. */
+const kva_type *kva_import_language_tokens(kva_import *im, const kva_pb_graph *g);
 /* What an input is then; *out NULL: an input. */
-KVA_MUST_USE kva_status kva_import_language_input(kva_import *im, const kva_pb_graph *g, const kva_pb_value_info *v,
-                                                  kva_value **out);
+KVA_MUST_USE kva_status kva_import_language_input(kva_import *im, const kva_pb_value_info *v, kva_value **out);
 /* Whether an output stays, and its value. */
 bool kva_import_language_output(const kva_pb_value_info *declared);
 kva_value *kva_import_language_logits(kva_import *im, kva_value *v);

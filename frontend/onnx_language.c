@@ -7,7 +7,7 @@
  *   - the logits of all rows are computed, in float
  *   - outputs are those that are no caches
  *
- * Inputs are known by their names and types. A graph without `input_ids`, or with it alone, stays as it is. */
+ * Inputs are known by their names and types. A graph without `input_ids` [B, T], or with it alone, stays as it is. */
 #include "frontend/onnx_import.h"
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
@@ -22,15 +22,9 @@ static bool is_cache(const char *name) {
   return has_part(name, "past") || has_part(name, "present");
 }
 
-bool kva_import_is_language(const kva_import *im, const kva_pb_graph *g) {
-  bool tokens = false;
-  for (size_t i = 0; i < g->n_input; i++) tokens |= !strcmp(kva_pb_str(g->input[i]->name), tokens_name);
-  return im->options && im->options->language && tokens && g->n_input > 1;
-}
-
-/* Type of the tokens, [B, T]. NULL: another. */
-static const kva_type *tokens_type(kva_import *im, const kva_pb_graph *g) {
+const kva_type *kva_import_language_tokens(kva_import *im, const kva_pb_graph *g) {
   const kva_type *t = NULL;
+  if (!im->options || !im->options->language || g->n_input < 2) return NULL;
   for (size_t i = 0; i < g->n_input; i++)
     if (!strcmp(kva_pb_str(g->input[i]->name), tokens_name) && kva_import_type(im, g->input[i], &t) != KVA_OK)
       return NULL;
@@ -62,16 +56,14 @@ static kva_value *of_whole_texts(kva_import *im, const char *name, const kva_typ
   return one && (all_rows || cached) ? filled(im, t->dtype, 0, t->rank, t->dims) : NULL;
 }
 
-kva_status kva_import_language_input(kva_import *im, const kva_pb_graph *g, const kva_pb_value_info *v,
-                                     kva_value **out) {
+kva_status kva_import_language_input(kva_import *im, const kva_pb_value_info *v, kva_value **out) {
   const char *name = kva_pb_str(v->name);
   const kva_pb_type *element = v->type;
   const kva_type *t = NULL;
   *out = NULL;
   if (!strcmp(name, tokens_name) || kva_import_kind(&element) != KVA_VALUE_TENSOR) return KVA_OK;
-  const kva_type *tokens = tokens_type(im, g);
   KVA_TRY(kva_import_type(im, v, &t));
-  if (tokens) *out = of_whole_texts(im, name, t, tokens);
+  *out = of_whole_texts(im, name, t, im->tokens);
   return im->c.b.failed ? KVA_INVALID : KVA_OK;
 }
 

@@ -1,9 +1,9 @@
 /* Rows that are merged with another axis: exporters normalise the heads of queries and keys as [B, 4 T, D], where an
  * axis counts neither rows nor heads. Before chunks are made, such an axis is parted into [B, T, 4, D].
  *
- * Algorithm: a reshape that merges them gives the parted form, in which what works on each element, or on the axes
- * behind, is done; a further reshape of the same elements takes either form. Whatever else reads the merged form keeps
- * it, and is named later. */
+ * Algorithm: a reshape that merges them gives the parted form, in which what works on each element, or on each
+ * row of the last axis, is done; a further reshape of the same elements takes either form. Whatever else reads the
+ * merged form keeps it, and is named later. */
 #include "ops/ids.h"
 #include "passes/incremental.h"
 
@@ -27,29 +27,27 @@ static bool find_merged(parting *p, const kva_type *t) {
   return found == 1 && t->rank < KVA_MAX_RANK;
 }
 
-/* n with attributes for one more axis, if it is a norm over the last one. */
-typedef struct last_norm {
-  bool yes;
-  kva_rms_norm_attrs rms;
-  kva_layer_norm_attrs layer;
-} last_norm;
+/* The attribute that says which axis n works along, if that is the last one of its rows; NULL: it does not. */
+static const kva_attr_field *axis_of_rows(const kva_node *n) {
+  const kva_attr_field *axis = n->attrs ? kva_attrs_find(n->op->attrs, "axis", strlen("axis")) : NULL;
+  bool last = n->op->row_dims && n->op->row_dims(n) + 1 == (int)kva_operand_type(n, 0)->rank;
+  return last && axis && axis->kind == KVA_ATTR_INT ? axis : NULL;
+}
 
-static last_norm norm_of(const kva_node *n) {
-  bool rms = kva_is(n, KVA_OP_rms_norm);
-  if (!rms && !kva_is(n, KVA_OP_layer_norm)) return (last_norm){0};
-  last_norm norm = {.rms = {.axis = -1}, .layer = {.axis = -1}};
-  norm.rms.eps = norm.layer.eps =
-      rms ? ((const kva_rms_norm_attrs *)n->attrs)->eps : ((const kva_layer_norm_attrs *)n->attrs)->eps;
-  int64_t axis = rms ? ((const kva_rms_norm_attrs *)n->attrs)->axis : ((const kva_layer_norm_attrs *)n->attrs)->axis;
-  norm.yes = axis == -1 || axis + 1 == (int64_t)kva_operand_type(n, 0)->rank;
-  return norm;
+/* n's attributes for one axis more: the last one is counted from the end. */
+static const void *attrs_of(const parting *p, const kva_node *n) {
+  const kva_attr_field *axis = axis_of_rows(n);
+  if (!axis) return n->attrs;
+  char *attrs = kva_arena_memdup(p->m->arena, n->attrs, n->op->attrs->size);
+  *(int64_t *)(void *)(attrs + axis->offset) = -1;
+  return attrs;
 }
 
 /* Whether n, which reads v, may read the parted form: it does the same everywhere along the axis. */
 static bool ignores_axis(const parting *p, const kva_node *n, const kva_value *v) {
   uint32_t behind = v->type->rank - 1 - p->axis;
-  bool norm = norm_of(n).yes && behind > 0 && kva_operand(n, 0) == v;
-  if (n->n_results != 1 || n->n_graphs || (!norm && !(n->op->traits & KVA_ELEMENTWISE))) return false;
+  bool by_rows = behind > 0 && kva_operand(n, 0) == v && axis_of_rows(n);
+  if (n->n_results != 1 || n->n_graphs || (!by_rows && !(n->op->traits & KVA_ELEMENTWISE))) return false;
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (kva_operand(n, i) && kva_operand(n, i) != v && kva_operand_type(n, i)->rank > behind) return false;
   return true;
@@ -62,11 +60,7 @@ static void part_node(const parting *p, kva_node *n, const kva_value *v, kva_val
   kva_builder b = kva_builder_before(p->m, n);
   kva_value **operands = KVA_NEW_ARRAY(p->m->arena, kva_value *, n->n_operands + 1);
   for (uint32_t i = 0; i < n->n_operands; i++) operands[i] = kva_operand(n, i) == v ? parted : kva_operand(n, i);
-  last_norm norm = norm_of(n);
-  const void *attrs = kva_is(n, KVA_OP_rms_norm)     ? &norm.rms
-                      : kva_is(n, KVA_OP_layer_norm) ? (void *)&norm.layer
-                                                     : n->attrs;
-  kva_node *again = kva_build_node(&b, n->op->id, n->n_operands, operands, 1, attrs);
+  kva_node *again = kva_build_node(&b, n->op->id, n->n_operands, operands, 1, attrs_of(p, n));
   if (!b.failed) part_users(p, &n->results[0], &again->results[0]);
 }
 

@@ -190,12 +190,14 @@ static kva_value *simplify_expand(kva_builder *b, kva_node *n) {
 /* Parts of no elements are left out, such as the empty cache of a first step. */
 static kva_value *simplify_concat(kva_builder *b, kva_node *n) {
   int64_t axis = ((const kva_concat_attrs *)n->attrs)->axis;
-  uint32_t at = (uint32_t)(axis < 0 ? axis + n->results[0].type->rank : axis), kept = 0;
-  kva_value **parts = KVA_NEW_ARRAY(b->m->arena, kva_value *, n->n_operands);
+  uint32_t at = (uint32_t)(axis < 0 ? axis + n->results[0].type->rank : axis), empty = 0, kept = 0;
+  if (n->n_operands == 1) return x_of(n);
+  for (uint32_t i = 0; i < n->n_operands; i++) empty += kva_expr_is(kva_operand_type(n, i)->dims[at], 0);
+  if (!empty || empty == n->n_operands) return NULL;
+  kva_value **parts = KVA_NEW_ARRAY(b->m->arena, kva_value *, n->n_operands - empty);
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (!kva_expr_is(kva_operand_type(n, i)->dims[at], 0)) parts[kept++] = kva_operand(n, i);
-  if (kept == 1) return parts[0];
-  return kept && kept < n->n_operands ? kva_build(b, KVA_OP_concat, kept, parts, n->attrs) : NULL;
+  return kept == 1 ? parts[0] : kva_build(b, KVA_OP_concat, kept, parts, n->attrs);
 }
 
 /* An extent by its number. */

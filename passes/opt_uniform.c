@@ -12,11 +12,10 @@ static bool is_number(const kva_value *v) {
   return true;
 }
 
-/* The number that v is everywhere; NULL: none. */
-static kva_value *number_of(kva_value *v) {
+/* The number that an `expand` spreads; NULL: v is none, or of a row. */
+static kva_value *spread_number(const kva_value *v) {
   const kva_node *spread = kva_def_if(v, KVA_OP_expand);
-  kva_value *x = spread ? kva_operand(spread, 0) : v;
-  return is_number(x) ? x : NULL;
+  return spread && is_number(kva_operand(spread, 0)) ? kva_operand(spread, 0) : NULL;
 }
 
 static bool moves_elements(const kva_node *n) {
@@ -31,26 +30,28 @@ static bool moves_elements(const kva_node *n) {
   }
 }
 
-/* n of the numbers that its operands are; NULL: one is none. */
+/* n of the numbers that its operands are, at least one of which is spread; NULL: one is none. */
 static kva_value *of_numbers(kva_builder *b, const kva_node *n) {
-  kva_value **numbers = KVA_NEW_ARRAY(b->m->arena, kva_value *, n->n_operands + 1);
-  for (uint32_t i = 0; i < n->n_operands; i++)
-    if (kva_operand(n, i) && !(numbers[i] = number_of(kva_operand(n, i)))) return NULL;
+  bool spread = false;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = kva_operand(n, i);
+    if (v && !is_number(v) && !spread_number(v)) return NULL;
+    spread |= v && spread_number(v);
+  }
+  if (!spread) return NULL;
+  kva_value **numbers = KVA_NEW_ARRAY(b->m->arena, kva_value *, n->n_operands);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    kva_value *v = kva_operand(n, i), *x = v ? spread_number(v) : NULL;
+    numbers[i] = x ? x : v;
+  }
   return kva_build(b, n->op->id, n->n_operands, numbers, n->attrs);
 }
 
-static bool reads_spread(const kva_node *n) {
-  for (uint32_t i = 0; i < n->n_operands; i++)
-    if (kva_operand(n, i) && kva_def_if(kva_operand(n, i), KVA_OP_expand) && number_of(kva_operand(n, i))) return true;
-  return false;
-}
-
 kva_value *kva_simplify_uniform(kva_builder *b, kva_node *n) {
-  bool moves = moves_elements(n), computes = n->op->traits & KVA_ELEMENTWISE && !kva_is(n, KVA_OP_dropout);
-  if (n->n_results != 1 || (!moves && !computes) || !reads_spread(n)) return NULL;
-  kva_value *x = moves ? number_of(kva_operand(n, 0)) : of_numbers(b, n);
+  bool computes = n->op->traits & KVA_ELEMENTWISE && !kva_is(n, KVA_OP_dropout);
+  if (n->n_results != 1 || (!computes && !moves_elements(n))) return NULL;
+  kva_value *x = computes ? of_numbers(b, n) : spread_number(kva_operand(n, 0));
   if (!x || b->failed) return NULL;
-  if (moves && !kva_def_if(kva_operand(n, 0), KVA_OP_expand)) return NULL;
   if (x->type->rank) x = kva_reshape(b, x, 0, NULL);
   return kva_expand_like(b, x, n->results[0].type);
 }

@@ -13,7 +13,7 @@ import tokenizers
 import torch
 import transformers
 
-from make_language_exports import LLAMA, PROMPT
+from make_language_exports import LLAMA, PROMPT, draw_weights
 from make_shift_exports import strip
 
 LAYERS, HEADS, SIZE = 2, 2, 16
@@ -38,13 +38,7 @@ def make_model():
     torch.manual_seed(0)
     config = transformers.Qwen3Config(**LLAMA, head_dim=SIZE)
     model = transformers.Qwen3ForCausalLM(config).eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() == 2:
-                torch.nn.init.normal_(p, std=0.5)
-        rows = model.get_output_embeddings().weight
-        rows[:97] *= 0.05
-        rows[123:] *= 0.05
+    draw_weights(model)
     return model
 
 

@@ -24,6 +24,16 @@ class Logits(torch.nn.Module):
         return self.model(input_ids=tokens, use_cache=False).logits
 
 
+def draw_weights(model):
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() == 2:
+                torch.nn.init.normal_(p, std=0.5)
+        rows = model.get_output_embeddings().weight
+        rows[:97] *= 0.05
+        rows[123:] *= 0.05
+
+
 def models():
     gpt2 = transformers.GPT2Config(vocab_size=257, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=256,
                                    eos_token_id=256)
@@ -38,13 +48,7 @@ def main():
     torch.manual_seed(0)
     for name, model, attention in models():
         model.set_attn_implementation(attention)
-        with torch.no_grad():
-            for p in model.parameters():
-                if p.dim() == 2:
-                    torch.nn.init.normal_(p, std=0.5)
-            rows = model.get_output_embeddings().weight
-            rows[:97] *= 0.05
-            rows[123:] *= 0.05
+        draw_weights(model)
         wrapped = Logits(model).eval()
         stem = os.path.join(here, "lm_" + name)
         shapes = {"tokens": {0: torch.export.Dim("B", max=64), 1: torch.export.Dim("T", min=2, max=60)}}

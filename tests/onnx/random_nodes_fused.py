@@ -1,10 +1,8 @@
 """Nodes of com.microsoft: attention with its masks and caches, fused products, embeddings, packed tables."""
 import numpy
+
 from random_nodes import Node, generator
-
-
-def node(op, operands, attributes=None, **options):
-    return Node(op, operands, attributes or {}, opset=1, domain="com.microsoft", **options)
+from random_nodes_microsoft import node
 
 
 ACTIVATIONS = [("Relu", 0), ("Tanh", 0), ("Sigmoid", 0), ("LeakyRelu", 1), ("Clip", 2), ("HardSigmoid", 2)]

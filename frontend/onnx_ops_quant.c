@@ -375,10 +375,9 @@ static kva_value *codes_of(kva_onnx_call *k, kva_value *bytes, kva_dtype t, int6
                            uint8_t flip) {
   kva_arena *arena = k->b->m->arena;
   while (bytes->def && kva_is(bytes->def, KVA_OP_reshape)) bytes = kva_operand(bytes->def, 0);
-  bool constant = bytes->def && kva_is(bytes->def, KVA_OP_constant) && bytes->type->dtype == KVA_U8;
+  const kva_tensor_data *packed = kva_constant_of(bytes);
   kva_tensor_data *data = KVA_NEW(arena, kva_tensor_data);
-  if (!constant || !kva_dtype_bytes(t, rows * columns, &data->bytes)) return NULL;
-  const kva_tensor_data *packed = ((const kva_constant_attrs *)bytes->def->attrs)->value;
+  if (!packed || packed->dtype != KVA_U8 || !kva_dtype_bytes(t, rows * columns, &data->bytes)) return NULL;
   if (packed->bytes != data->bytes) return NULL;
   uint8_t *flipped = flip ? kva_arena_memdup(arena, packed->data, (size_t)packed->bytes) : NULL;
   for (int64_t i = 0; flip && i < packed->bytes; i++) flipped[i] ^= flip;
@@ -472,15 +471,11 @@ static kva_value *weights_of_values(kva_onnx_call *k, const kva_tensor_data *cod
   return kva_const_tensor(k->b, data);
 }
 
-static const kva_tensor_data *data_of(const kva_value *v) {
-  return v->def && kva_is(v->def, KVA_OP_constant) ? ((const kva_constant_attrs *)v->def->attrs)->value : NULL;
-}
-
 /* A [.., K] by the transposed matrix, or [.., N] by the matrix itself. The weights are floats from here on. */
 kva_status kva_onnx_matmul_bnb4(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);
-  const kva_tensor_data *codes = data_of(kva_onnx_in(k, 1)), *largest = data_of(kva_onnx_in(k, 2));
+  const kva_tensor_data *codes = kva_constant_of(kva_onnx_in(k, 1)), *largest = kva_constant_of(kva_onnx_in(k, 2));
   nbits w = {.n = kva_onnx_int(k, "N", 0), .depth = kva_onnx_int(k, "K", 0), .block = kva_onnx_int(k, "block_size", 0)};
   int64_t type = kva_onnx_int(k, "quant_type", -1);
   if (type != FP4 && type != NF4)
@@ -488,8 +483,8 @@ kva_status kva_onnx_matmul_bnb4(kva_onnx_call *k) {
   if (w.n < 1 || w.depth < 1 || w.block < 1 || w.n > INT32_MAX || w.depth > INT32_MAX)
     return kva_onnx_fail(k, KVA_INVALID, "expected N, K and block_size above 0");
   int64_t count = w.n * w.depth, blocks = (count - 1) / w.block + 1;
-  bool known = codes && largest && codes->bytes == (count + 1) / 2 && kva_tensor_elements(largest) == blocks &&
-               kva_dtype_is_float(largest->dtype);
+  bool known = codes && largest && codes->dtype == KVA_U8 && codes->bytes == (count + 1) / 2 &&
+               kva_tensor_elements(largest) == blocks && kva_dtype_is_float(largest->dtype);
   if (!known)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected constants of N * K codes and of a float for each block");
   kva_value *y = weights_of_values(k, codes, largest, &w, values_of[type]);
@@ -512,7 +507,7 @@ static kva_status read_table(kva_onnx_call *k, int64_t block, kva_value *in[3], 
   bool known = data->type->rank == 2 && scale->type->rank == 2 && kva_expr_is_const(data->type->dims[0], &rows) &&
                kva_expr_is_const(data->type->dims[1], &bytes) && kva_expr_is_const(scale->type->dims[1], &blocks);
   int64_t per_byte = 8 / bits;
-  if (!known || bytes > INT64_MAX / 2 || blocks != (bytes * per_byte + block - 1) / block)
+  if (!known || rows > INT32_MAX || bytes > INT32_MAX || blocks != (bytes * per_byte + block - 1) / block)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected bytes of rank 2 and a scale for each block of a row");
   kva_dtype t = bits == 4 ? (zero ? KVA_U4 : KVA_I4) : zero ? KVA_U8 : KVA_I8;
   in[0] = codes_of(k, data, t, rows, bytes * per_byte, zero ? 0 : bits == 4 ? 0x88 : 0x80);

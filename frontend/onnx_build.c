@@ -2,10 +2,18 @@
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
+/* Whether x has the axes in front of number `least`; else the builder fails. */
+static bool has_axes(kva_builder *b, const kva_value *x, uint32_t least) {
+  if (x->type->rank >= least) return true;
+  b->failed = true;
+  (void)kva_error(b->m->diag, &b->loc, "expected an operand of rank %u or more, found %u", least, x->type->rank);
+  return false;
+}
+
 kva_value *kva_onnx_unsqueeze(kva_builder *b, kva_value *x, uint32_t axis, uint32_t count) {
   kva_dim dims[2 * KVA_MAX_RANK];
   uint32_t rank = x->type->rank;
-  if (b->failed || !count) return x;
+  if (b->failed || !count || !has_axes(b, x, axis)) return x;
   if (rank + count > KVA_MAX_RANK) {
     b->failed = true;
     (void)kva_fail(b->m->diag, KVA_UNSUPPORTED, &b->loc, "needs a tensor of rank %u, more than the supported %d",
@@ -22,7 +30,8 @@ kva_value *kva_onnx_slice(kva_builder *b, kva_value *x, uint32_t axis, kva_dim s
   uint32_t rank = x->type->rank;
   kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
   int64_t steps[KVA_MAX_RANK];
-  if (b->failed || (kva_expr_is(start, 0) && length == x->type->dims[axis])) return x;
+  if (b->failed || !has_axes(b, x, axis + 1)) return x;
+  if (kva_expr_is(start, 0) && length == x->type->dims[axis]) return x;
   for (uint32_t i = 0; i < rank; i++) {
     starts[i] = i == axis ? start : kva_expr_const(b->m->exprs, 0);
     shape[i] = i == axis ? length : x->type->dims[i];

@@ -249,13 +249,12 @@ static kva_status linear(kva_onnx_call *k, int64_t rows, kva_value **out) {
   kva_value *bias = list_attr(k, "intercepts", 1, (const char *const[]){""});
   if (x->type->rank == 1) x = kva_onnx_unsqueeze(b, x, 0, 1);
   int64_t length;
-  if (x->type->rank == 2 && w && kva_expr_is_const(w->type->dims[0], &length) && rows > 0)
+  if (x->type->rank != 2 || !w) return kva_onnx_fail(k, KVA_INVALID, "expected x of rank 1 or 2, and coefficients");
+  if (kva_expr_is_const(w->type->dims[0], &length) && rows > 0)
     x = kva_onnx_with_extent(k, x, 1, kva_expr_const(kva_onnx_exprs(k), length / rows), "the features of coefficients");
-  kva_dim dims[2] = {kva_expr_const(kva_onnx_exprs(k), rows), kva_onnx_dim(x, x->type->rank - 1)};
-  kva_dim n = kva_expr_mul(kva_onnx_exprs(k), dims[0], dims[1]);
-  if (x->type->rank != 2 || !w || w->type->dims[0] != n)
-    return kva_onnx_fail(k, KVA_INVALID, "expected x of rank 2 and %lld coefficients for each feature",
-                         (long long)rows);
+  kva_dim dims[2] = {kva_expr_const(kva_onnx_exprs(k), rows), kva_onnx_dim(x, 1)};
+  if (w->type->dims[0] != kva_expr_mul(kva_onnx_exprs(k), dims[0], dims[1]))
+    return kva_onnx_fail(k, KVA_INVALID, "expected %lld coefficients for each feature", (long long)rows);
   *out = kva_matmul(b, x, kva_reshape(b, w, 2, dims), false, true);
   if (bias && bias->type->dims[0] != dims[0])
     return kva_onnx_fail(k, KVA_INVALID, "expected %lld intercepts", (long long)rows);

@@ -248,6 +248,7 @@ static void what_is_not_done_is_refused(void **state) {
        "a cache of 2 rows for a window of 3"},
       {"MultiHeadAttention <num_heads = 1> (x, x, x, , , , w, w)", "input 6: expected rank 4, found 2"},
       {"MultiHeadAttention <num_heads = 1> (x, x, x, , , w)", "input 5: expected rank 4, found 2"},
+      {"MultiHeadAttention <num_heads = 1> (x, x, x, m)", "expected an operand of rank 1 or more, found 0"},
       {"Attention <num_heads = 1> (x, w, , , p)", "input 4: expected rank 5, found 4"},
       {"EmbedLayerNormalization (n, , , w, , f, f)", "input 2 is required but was left out"},
       {"RotaryEmbedding <num_heads = 1> (x, p, t, t)", "input 1: expected rank 2, found 4"},
@@ -257,6 +258,8 @@ static void what_is_not_done_is_refused(void **state) {
       {"MultiHeadAttention <num_heads = 1> (x, x)", "with keys and values of one rank, or packed"},
       {"FusedGemm <activation = \"Mish\"> (w, w)", "activation 'Mish'"},
       {"MatMulBnb4 <K = 3, N = 3, block_size = 16, quant_type = 2> (w, w, w)", "quant_type 2; expected 0 (FP4) or 1"},
+      {"MatMulBnb4 <K = 2, N = 1, block_size = 16, quant_type = 1> (w, f, f)", "expected constants of N * K codes"},
+      {"MatMulBnb4 <K = 8, N = 1, block_size = 16, quant_type = 1> (w, f, f)", "expected constants of N * K codes"},
       {"MatMulBnb4 <K = 3, N = 3, block_size = 16, quant_type = 1> (w, w, f)", "expected constants of N * K codes"},
       {"GatherBlockQuantized <block_size = 8> (w, n, w)", "block_size 8; expected a power of two from 16 on"},
   };

@@ -235,6 +235,8 @@ static void test_transforms(void **unused) {
 
 static void test_refusals(void **unused) {
   (void)unused;
+  pk_refuse_text(ONNX "(float x) => (float[N, 1] y) { y = ai.onnx.ml.LinearRegressor <coefficients = [1.0]> (x) }",
+                 KVA_INVALID, "expected x of rank 1 or 2");
   pk_refuse_text(
       ONNX "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.OneHotEncoder <cats_int64s = [1], zeros = 0> (x) }",
       KVA_UNSUPPORTED, "zeros = 0");

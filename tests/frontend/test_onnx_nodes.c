@@ -241,6 +241,14 @@ static void test_statistics_of_halves(void **unused) {
         X(2048, 2050), X(0.125, 2.125));
 }
 
+/* Axes that an operand does not have are not read. */
+static void test_operands_of_too_few_axes(void **unused) {
+  (void)unused;
+  pk_refuse_text(OPSET(27) "(float[2, 5, 2] x, float b, float[5, 1, 2] w) => (float[2, 5, 2] y) { y = "
+                           "CausalConvWithState (x, w, b) }",
+                 KVA_INVALID, "expected an operand of rank 1 or more, found 0");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shrink_of_integers),
@@ -260,6 +268,7 @@ int main(void) {
       cmocka_unit_test(test_functions_of_gates),
       cmocka_unit_test(test_coupled_gates),
       cmocka_unit_test(test_statistics_of_halves),
+      cmocka_unit_test(test_operands_of_too_few_axes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

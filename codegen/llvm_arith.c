@@ -32,6 +32,10 @@ static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a
   return LLVMBuildICmp(e->b, int_predicate(op, kva_dtype_is_unsigned(t) || t == KVA_BOOL), a, b, "");
 }
 
+static LLVMValueRef is_nan(kva_emit *e, LLVMValueRef x) {
+  return LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, "");
+}
+
 /* The instruction of x86 for vectors of f32: y if x is beyond it, else x, and so a NaN in x, not in y. From a
  * comparison and a selection LLVM 19 makes it only where it does not merge the latter with the one for NaN. NULL: there
  * is none. */
@@ -50,9 +54,15 @@ static LLVMValueRef machine_minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMVa
   }
 }
 
-/* min(a, b) if is_min, else max(a, b); NaN if either is NaN. The comparison yields a if either is NaN (as the machine's
- * max does), so only a NaN in b remains to be handled, and none if b is a constant. Constants must come second also
- * because of LLVM 19: for max(0, |x|) with the constant first, its InstCombine loses the |.| in the comparison. */
+/* b if `a p b`, else a. */
+static LLVMValueRef select_beyond(kva_emit *e, LLVMRealPredicate p, LLVMValueRef a, LLVMValueRef b) {
+  return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, p, a, b, ""), b, a, "");
+}
+
+/* min(a, b) if is_min, else max(a, b); NaN if either is NaN. A constant comes second: the comparison yields a if a is
+ * NaN, as the machine's max does, and that for a NaN in b folds. Of two values an unordered comparison yields b, so
+ * that only a NaN in a remains to be handled. The first form is not for them: where a turns out to be 0 and b to be
+ * |x|, InstCombine of LLVM 19 merges its conditions and loses the |.| in them. */
 static LLVMValueRef minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
   KVA_ASSERT(LLVMTypeOf(a) == LLVMTypeOf(b));
   if (!kva_dtype_is_float(t)) {
@@ -69,12 +79,11 @@ static LLVMValueRef minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a
     a = b;
     b = constant;
   }
-  LLVMValueRef best = LLVMIsConstant(b) ? NULL : machine_minmax(e, t, is_min, a, b);
-  if (!best) {
-    LLVMValueRef second = LLVMBuildFCmp(e->b, is_min ? LLVMRealOGT : LLVMRealOLT, a, b, "");
-    best = LLVMBuildSelect(e->b, second, b, a, "");
-  }
-  return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, b, b, ""), b, best, "");
+  LLVMValueRef best = LLVMIsConstant(b) ? select_beyond(e, is_min ? LLVMRealOGT : LLVMRealOLT, a, b)
+                                        : machine_minmax(e, t, is_min, a, b);
+  if (best) return LLVMBuildSelect(e->b, is_nan(e, b), b, best, "");
+  best = select_beyond(e, is_min ? LLVMRealUGT : LLVMRealULT, a, b);
+  return LLVMBuildSelect(e->b, is_nan(e, a), a, best, "");
 }
 
 /* x/0 is 0 and x/-1 is -x (which wraps for the least number): both would trap. */
@@ -269,7 +278,7 @@ static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueR
   case KVA_K_neg: return LLVMBuildFNeg(e->b, v[0], "");
   case KVA_K_dot2: return kva_ll_dot2(e, v);
   case KVA_K_rem: return kva_ll_libcall(e, t == KVA_F32 ? "fmodf" : "fmod", 2, v);
-  case KVA_K_isnan: return LLVMBuildFCmp(e->b, LLVMRealUNO, v[0], v[0], "");
+  case KVA_K_isnan: return is_nan(e, v[0]);
   default: return NULL;
   }
 }

@@ -176,6 +176,16 @@ static void softmaxes(void **state) {
              "}\n");
 }
 
+/* The loop of two is unrolled, as c does not depend on it, and padding is a constant to LLVM alone: max(0, |x|) is |x|.
+ */
+static void padding(void **state) {
+  (void)state;
+  check_text("model m (double[5, 2] x, double[5, 1] c) => (double[5, 2] y) {\n"
+             "  a = kv.pad <before = [0, 1], after = [0, -1], mode = \"wrap\"> (kv.abs(x))\n"
+             "  y = kv.max(kv.pad <before = [0, 1], after = [0, -1]> (a), a) - c\n"
+             "}\n");
+}
+
 /* Valid models that once took exponential time, or indices that did not fit. */
 static void files(void **state) {
   (void)state;
@@ -200,7 +210,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(views),     cmocka_unit_test(views_and_sums), cmocka_unit_test(concatenations),
       cmocka_unit_test(slices),    cmocka_unit_test(samples),        cmocka_unit_test(cells),
-      cmocka_unit_test(softmaxes), cmocka_unit_test(files),
+      cmocka_unit_test(softmaxes), cmocka_unit_test(padding),        cmocka_unit_test(files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,10 +75,13 @@ kva_value *kva_onnx_where(kva_builder *b, kva_value *cond, kva_value *x, kva_val
   return kva_build3(b, KVA_OP_where, cond, x, y);
 }
 
-kva_value *kva_onnx_norm(kva_builder *b, kva_value *s) {
+kva_value *kva_onnx_norm(kva_builder *b, kva_value *s, double p) {
+  if (p == 1) return s;
   kva_value *zero = kva_scalar_like(b, s, 0), *is_zero = kva_build2(b, KVA_OP_equal, s, zero);
   kva_value *safe = kva_onnx_where(b, is_zero, kva_scalar_like(b, s, 1), s);
-  return kva_onnx_where(b, is_zero, zero, kva_build1(b, KVA_OP_sqrt, safe));
+  kva_value *root =
+      p == 2 ? kva_build1(b, KVA_OP_sqrt, safe) : kva_build2(b, KVA_OP_pow, safe, kva_scalar_like(b, s, 1 / p));
+  return kva_onnx_where(b, is_zero, zero, root);
 }
 
 kva_value *kva_onnx_channels(kva_builder *b, kva_value *x, uint32_t rank) {

@@ -110,8 +110,7 @@ kva_status kva_onnx_lp_norm(kva_onnx_call *k) {
     return kva_onnx_fail(k, KVA_INVALID, "attribute 'p': expected 1 or 2, found %lld", (long long)p);
   axes[0] = axis;
   kva_value *terms = p == 1 ? kva_build1(b, KVA_OP_abs, x) : kva_mul(b, x, x);
-  kva_value *norm = kva_reduce(b, KVA_OP_reduce_sum, terms, 1, axes, true);
-  if (p == 2) norm = kva_onnx_norm(b, norm);
+  kva_value *norm = kva_onnx_norm(b, kva_reduce(b, KVA_OP_reduce_sum, terms, 1, axes, true), (double)p);
   kva_value *zero = kva_scalar_like(b, x, 0), *is_zero = kva_build2(b, KVA_OP_equal, norm, zero);
   norm = kva_onnx_where(b, is_zero, kva_scalar_like(b, x, 1), norm);
   return kva_onnx_done(k, kva_onnx_where(b, is_zero, zero, kva_div(b, x, norm)));

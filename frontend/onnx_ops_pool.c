@@ -107,7 +107,7 @@ kva_status kva_onnx_lp_pool(kva_onnx_call *k) {
   if (b->failed) return KVA_INVALID;
   for (uint32_t i = 0; i < w.n; i++) taps *= (double)w.kernel[i];
   kva_value *mean = average(k, x, &w, false, true);
-  return kva_onnx_done(k, power(b, kva_mul(b, mean, kva_scalar_like(b, mean, taps)), 1 / p));
+  return kva_onnx_done(k, kva_onnx_norm(b, kva_mul(b, mean, kva_scalar_like(b, mean, taps)), p));
 }
 
 /* ---- global ------------------------------------------------------------------------------------------------------ */
@@ -131,7 +131,7 @@ kva_status kva_onnx_global_lp_pool(kva_onnx_call *k) {
   double p = norm_order(k);
   kva_value *y = NULL, *x = power(k->b, kva_build1(k->b, KVA_OP_abs, kva_onnx_in(k, 0)), p);
   KVA_TRY(over_spatial_axes(k, KVA_OP_reduce_sum, x, &y));
-  return kva_onnx_done(k, power(k->b, y, 1 / p));
+  return kva_onnx_done(k, kva_onnx_norm(k->b, y, p));
 }
 
 /* ---- local response normalisation -------------------------------------------------------------------------------- */

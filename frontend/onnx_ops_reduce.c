@@ -69,7 +69,7 @@ kva_status kva_onnx_reduce_l2(kva_onnx_call *k) {
   reduction r;
   KVA_TRY(read_reduction(k, &r));
   kva_value *x = kva_onnx_widen(k->b, kva_onnx_in(k, 0));
-  return done_as_input(k, kva_onnx_norm(k->b, sum_of_squares(k, &r, x)));
+  return done_as_input(k, kva_onnx_norm(k->b, sum_of_squares(k, &r, x), 2));
 }
 
 kva_status kva_onnx_reduce_log_sum(kva_onnx_call *k) {

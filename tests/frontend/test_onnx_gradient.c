@@ -1,6 +1,8 @@
 /* Operator Gradient: dy/dx by the operators' rules, while a model is imported. */
 #include "tests/frontend/onnx_pack.h"
 
+#include <math.h>
+
 /* y = (a + b) a of scalars, and its gradient by `xs`, separated by commas, at `inputs`. */
 static kva_text gradient_model(const char *xs, const char *inputs, const char *y) {
   kva_text g = {0}, n = pk_node("Gradient", inputs, "da db", "gradient"), target = {0};
@@ -48,44 +50,56 @@ static void test_gradients(void **unused) {
   check("b", 0, 1);
 }
 
-static void check_zeros(const kva_text *bytes) {
-  const int64_t three = 3;
+enum { ELEMENTS = 3 };
+
+/* d(sum(op(a)))/da, of a[1, 1, 3]. */
+static void check_operator(const char *op, const double *a, const double *da) {
+  kva_text g = {0}, n = pk_node("Gradient", "a", "da", "gradient"), target = {0}, op_node = pk_node(op, "a", "f", "f");
+  pk_str(&n, 7, "ai.onnx.preview.training");
+  pk_sub(&n, 5, pk_attr_strings("xs", "a"));
+  pk_str(&target, 1, "y");
+  pk_int(&target, 20, 3);
+  pk_str(&target, 4, "y");
+  pk_sub(&n, 5, target);
+  if (!strcmp(op, "LpPool")) {
+    kva_text kernel = {0};
+    pk_str(&kernel, 1, "kernel_shape");
+    pk_int(&kernel, 20, 7);
+    pk_int(&kernel, 8, ELEMENTS);
+    pk_sub(&op_node, 5, kernel);
+  }
+  pk_sub(&g, 1, op_node);
+  pk_sub(&g, 1, pk_node("ReduceSum", "f", "y", "sum"));
+  pk_sub(&g, 1, n);
+  pk_sub(&g, 11, pk_value("a", KVA_F32, "1,1,3"));
+  pk_sub(&g, 12, pk_value("da", KVA_F32, "1,1,3"));
+  kva_text bytes = pk_model(g, 13);
+  pk_sub(&bytes, 8, pk_opset("ai.onnx.preview.training", 1));
+
+  const int64_t dims[] = {1, 1, ELEMENTS};
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, &three), *out = NULL;
-  kva_status status = pk_load(bytes, diag, &m);
+  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 3, dims), *out = NULL;
+  memcpy(in->f, a, ELEMENTS * sizeof *a);
+  kva_status status = pk_load(&bytes, diag, &m);
   const kva_ref_tensor *inputs[] = {in};
   if (!status) status = kva_ref_run(m, m->functions.data[0], inputs, &out, NULL, NULL, NULL, NULL, diag);
   if (status) kva_diag_print(diag, stderr);
   assert_int_equal(status, KVA_OK);
-  for (int i = 0; i < 3; i++) assert_true(out->f[i] == 0);
+  for (int i = 0; i < ELEMENTS; i++)
+    if (!(fabs(out->f[i] - da[i]) < 1e-6)) fail_msg("%s: d/d%g: expected %g, found %g", op, a[i], da[i], out->f[i]);
   kva_ref_tensor_free(in), kva_ref_tensor_free(out);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
+  kva_text_free(&bytes);
 }
 
 /* Gradients of norms at 0 are 0, though that of a root is not finite. */
 static void test_norm_of_zeros(void **unused) {
   (void)unused;
-  static const char *const norms[] = {"ReduceL2", "LpNormalization"};
-  for (int i = 0; i < 2; i++) {
-    kva_text g = {0}, n = pk_node("Gradient", "a", "da", "gradient"), target = {0};
-    pk_str(&n, 7, "ai.onnx.preview.training");
-    pk_sub(&n, 5, pk_attr_strings("xs", "a"));
-    pk_str(&target, 1, "y");
-    pk_int(&target, 20, 3);
-    pk_str(&target, 4, "y");
-    pk_sub(&n, 5, target);
-    pk_sub(&g, 1, pk_node(norms[i], "a", "norm", "norm"));
-    pk_sub(&g, 1, pk_node("ReduceSum", "norm", "y", "sum"));
-    pk_sub(&g, 1, n);
-    pk_sub(&g, 11, pk_value("a", KVA_F32, "3"));
-    pk_sub(&g, 12, pk_value("da", KVA_F32, "3"));
-    kva_text m = pk_model(g, 13);
-    pk_sub(&m, 8, pk_opset("ai.onnx.preview.training", 1));
-    check_zeros(&m);
-    kva_text_free(&m);
-  }
+  static const char *const norms[] = {"ReduceL2", "LpNormalization", "GlobalLpPool", "LpPool"};
+  const double zeros[ELEMENTS] = {0};
+  for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) check_operator(norms[i], zeros, zeros);
 }
 
 static void test_refusals(void **unused) {

@@ -77,10 +77,18 @@ static kva_value *hard_sigmoid(kva_builder *b, const kva_onnx_curve *c, kva_valu
   return kva_onnx_clamp(b, affine(b, c, x), 0, 1);
 }
 
+/* x, or alpha * (exp(x / scale) - 1) where x < 0. The exponential of a large x would be infinite, and its gradient NaN,
+ * though the result is not taken. */
+static kva_value *exponential_below(kva_builder *b, kva_value *x, double alpha, double scale) {
+  kva_value *zero = kva_scalar_like(b, x, 0), *low = kva_build2(b, KVA_OP_min, x, zero);
+  if (scale != 1) low = kva_div(b, low, kva_scalar_like(b, x, scale));
+  low = kva_sub(b, kva_build1(b, KVA_OP_exp, low), kva_scalar_like(b, x, 1));
+  low = kva_mul(b, low, kva_scalar_like(b, x, alpha));
+  return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, zero), low, x);
+}
+
 static kva_value *elu(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
-  kva_value *low = kva_sub(b, kva_build1(b, KVA_OP_exp, x), kva_scalar_like(b, x, 1));
-  low = kva_mul(b, low, kva_scalar_like(b, x, c->alpha));
-  return kva_onnx_where(b, kva_build2(b, KVA_OP_less, x, kva_scalar_like(b, x, 0)), low, x);
+  return exponential_below(b, x, c->alpha, 1);
 }
 
 static kva_value *selu(kva_builder *b, const kva_onnx_curve *c, kva_value *x) {
@@ -141,14 +149,10 @@ kva_status kva_onnx_elu(kva_onnx_call *k) {
   return curve_of_attributes(k, "Elu", NULL);
 }
 
-/* max(0, x) + min(0, alpha * (exp(x / alpha) - 1)) */
+/* The standard's max(0, x) + min(0, alpha * (exp(x / alpha) - 1)), for any alpha. */
 kva_status kva_onnx_celu(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0);
   double alpha = kva_onnx_float(k, "alpha", 1);
-  kva_value *low = kva_build1(k->b, KVA_OP_exp, kva_div(k->b, x, num(k, alpha)));
-  low = kva_mul(k->b, kva_sub(k->b, low, num(k, 1)), num(k, alpha));
-  low = kva_build2(k->b, KVA_OP_min, low, num(k, 0));
-  return kva_onnx_done(k, kva_add(k->b, kva_build1(k->b, KVA_OP_relu, x), low));
+  return kva_onnx_done(k, exponential_below(k->b, kva_onnx_in(k, 0), alpha, alpha));
 }
 
 kva_status kva_onnx_selu(kva_onnx_call *k) {

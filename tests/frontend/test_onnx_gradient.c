@@ -102,6 +102,16 @@ static void test_norm_of_zeros(void **unused) {
   for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) check_operator(norms[i], zeros, zeros);
 }
 
+/* Where the exponential is not taken, it must not be infinite: its gradient times zero would be NaN. Celu is smooth at
+ * 0. */
+static void test_exponential_units(void **unused) {
+  (void)unused;
+  const double x[ELEMENTS] = {-1, 0, 1000}, scale = 1.0507010221481323, alpha = 1.6732631921768188;
+  check_operator("Elu", x, (double[]){exp(-1), 1, 1});
+  check_operator("Celu", x, (double[]){exp(-1), 1, 1});
+  check_operator("Selu", x, (double[]){scale * alpha * exp(-1), scale, scale});
+}
+
 static void test_refusals(void **unused) {
   (void)unused;
   pk_expect(gradient_model("a,b", "b a", "y"), KVA_UNSUPPORTED, "input 0 is not 'a': gradients at other values");
@@ -111,6 +121,6 @@ static void test_refusals(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_norm_of_zeros),
-                                     cmocka_unit_test(test_refusals)};
+                                     cmocka_unit_test(test_exponential_units), cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

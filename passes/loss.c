@@ -67,14 +67,31 @@ static uint32_t add_squares(kva_builder *b, kva_value *output, kva_value **out) 
   return 1;
 }
 
+/* Whether a step of g finds this extent in data; an input cannot have it. */
+static bool is_found(const kva_graph *g, kva_dim extent) {
+  for (const kva_node *n = g->first; n; n = n->next) {
+    kva_dims binds = kva_node_binds(n);
+    for (uint32_t i = 0; i < binds.n; i++)
+      if (kva_expr_uses(extent, binds.v[i])) return true;
+  }
+  return false;
+}
+
 static kva_status check(kva_module *m, const char *loss, kva_dtype labels) {
-  const kva_value *y = kva_graph_output(m->functions.data[0]->graph, 0);
+  const kva_graph *g = m->functions.data[0]->graph;
+  const kva_value *y = kva_graph_output(g, 0);
   if (m->train || kva_module_find_function(m, "loss"))
     return kva_error(m->diag, NULL, "the model has a train block with a loss of its own; --loss is for those without");
   if (labels != KVA_I64 && labels != KVA_I32)
     return kva_error(m->diag, NULL, "--labels: expected int64 or int32, found %s", kva_dtype_name(labels));
   if (y->type->kind != KVA_TYPE_TENSOR || !kva_dtype_is_float(y->type->dtype) || y->type->rank == 0)
     return kva_error(m->diag, NULL, "--loss: the model's first output must be a tensor of floats");
+  for (uint32_t d = 0; d < y->type->rank; d++)
+    if (is_found(g, y->type->dims[d]))
+      return kva_error(m->diag, NULL,
+                       "--loss: axis %u of the model's first output depends on data; expected an extent that "
+                       "inputs tell, for labels or target of that shape",
+                       d);
   if (!strcmp(loss, "cross_entropy") || !strcmp(loss, "mse")) return KVA_OK;
   return kva_error(m->diag, NULL, "unknown loss '%s'; known: cross_entropy, mse", loss);
 }

@@ -99,6 +99,20 @@ expect 2 train "$model" --loss squared --train 'conv10*' --steps 1
 says "--loss: expected cross_entropy or mse, found 'squared'"
 expect 1 train models/mlp.kv --loss mse --steps 1
 says "the model has a train block with a loss of its own"
+cat >"$work/positive.onnxtxt" <<'TXT'
+<ir_version: 10, opset_import: ["" : 13]>
+positive (float[N, 3] x) => (float[M, 3] y) <float[3] w = {1, 2, 3}, float zero = {0}, int64[1] columns = {1}>
+{
+  sums = ReduceSum <keepdims = 0> (x, columns)
+  chosen = Greater (sums, zero)
+  rows = Compress <axis = 0> (x, chosen)
+  y = Mul (rows, w)
+}
+TXT
+for loss in mse cross_entropy; do
+  expect 1 train "$work/positive.onnxtxt" --loss "$loss" --train w --steps 1
+  says "--loss: axis 0 of the model's first output depends on data; expected an extent that inputs tell"
+done
 expect 1 run models/lm.kv -D preset=small --weights "$weights" --pin B=1 --pin T=4
 says "there is no tensor for these parameters of 'lm': 'embed', "
 

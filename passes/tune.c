@@ -69,16 +69,20 @@ static bool is_moved(const kva_value *v) {
   return false;
 }
 
-static bool wants(const kva_tune_options *o, const char *name) {
-  return (matches(o->train, name) && !matches(o->freeze, name)) || matches(o->lora, name) || init_for(o, name);
+/* Without a choice tensors of the file train, not those that nodes fill with a number, as initial states of networks.
+ */
+static bool wants(const kva_tune_options *o, bool all, const kva_node *n) {
+  const char *name = n->results[0].name;
+  bool trains = all ? kva_is(n, KVA_OP_constant) : matches(o->train, name);
+  return (trains && !matches(o->freeze, name)) || matches(o->lora, name) || init_for(o, name);
 }
 
-static void take_constants(kva_module *m, const kva_tune_options *o) {
+static void take_constants(kva_module *m, const kva_tune_options *o, bool all) {
   for (kva_node *n = m->functions.data[0]->graph->first, *next; n; n = next) {
     next = n->next;
     if (!kva_is_named_constant(n)) continue;
     const kva_value *v = &n->results[0];
-    bool wanted = is_statistic(v) ? is_moved(v) || init_for(o, v->name) : wants(o, v->name);
+    bool wanted = is_statistic(v) ? is_moved(v) || init_for(o, v->name) : wants(o, all, n);
     if (wanted && !kva_module_find_state(m, v->name)) become_parameter(m, n);
   }
 }
@@ -175,26 +179,23 @@ static bool has_parameters(const kva_module *m) {
   return false;
 }
 
-/* A loss without a choice is for all parameters, which those of an ONNX graph become by being chosen. */
-static kva_tune_options chosen(const kva_module *m, const kva_pass_options *options) {
-  static const char *const all[] = {"*"};
-  kva_tune_options o = *options->tune;
-  if (options->loss && !o.train.n && !o.lora.n && !has_parameters(m)) o.train = (kva_patterns){1, all};
-  return o;
+/* A loss without a choice is for all parameters, which tensors of an ONNX graph become by being chosen. */
+static bool is_for_all(const kva_module *m, const kva_pass_options *options) {
+  return options->loss && !options->tune->train.n && !options->tune->lora.n && !has_parameters(m);
 }
 
 kva_status kva_tune(kva_module *m, const kva_pass_options *options, bool *changed) {
   if (!options->tune)
     return kva_error(m->diag, NULL, "pass 'tune' needs names: --train, --freeze, --init or --lora PATTERN");
-  const kva_tune_options choice = chosen(m, options), *o = &choice;
+  const kva_tune_options *o = options->tune;
   KVA_TRY(check_patterns(m, o));
   freeze_norms(m, o);
-  take_constants(m, o);
-  bool selects = o->train.n || o->lora.n;
+  bool all = is_for_all(m, options), selects = o->train.n || o->lora.n;
+  take_constants(m, o, all);
   for (uint32_t i = 0; i < m->states.len; i++) {
     kva_state *s = m->states.data[i];
     if (s->kind != KVA_STATE_PARAM) continue;
-    if (selects) s->frozen = !matches(o->train, s->name);
+    if (all || selects) s->frozen = !all && !matches(o->train, s->name);
     if (matches(o->freeze, s->name)) s->frozen = true;
     const kva_tune_init *init = init_for(o, s->name);
     if (init) initialise(m, s, init);

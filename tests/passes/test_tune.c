@@ -235,6 +235,31 @@ static void test_initialisers_train_by_name(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* A loss alone trains tensors of the file; zeros that a node makes train if a pattern names them. */
+static void test_zeros_train_by_name(void **state) {
+  (void)state;
+  static const char text[] = "<ir_version: 10, opset_import: [\"\" : 13]>\n"
+                             "zeros (float[2, 3] x) => (float[2, 3] y) <float[3] w = {1, 2, 3}, int64[1] three = {3}>\n"
+                             "{\n"
+                             "  start = ConstantOfShape (three)\n"
+                             "  product = Mul (x, w)\n"
+                             "  y = Add (product, start)\n"
+                             "}\n";
+  static const char *const all[] = {"*"};
+  kva_train_spec spec = {.optimizer = "sgd", .lr = 0.1, .schedule = "constant"};
+  kva_loss_options mse = {"mse", KVA_I64, &spec};
+  for (uint32_t n = 0; n < 2; n++) {
+    kva_diag *diag = kva_diag_create();
+    kva_module *m = load_text(text, diag);
+    kva_tune_options o = {.train = {n, all}};
+    if (kva_fine_tune(m, &(kva_pass_options){.tune = &o, .loss = &mse})) fail_msg("%s", message(diag));
+    assert_non_null(kva_module_find_state(m, "w"));
+    assert_int_equal(kva_module_find_state(m, "start") != NULL, n);
+    kva_module_destroy(m);
+    kva_diag_destroy(diag);
+  }
+}
+
 static void test_patterns_without_match(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();
@@ -274,9 +299,10 @@ static void test_weights_of_another_shape(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lora_language_model),     cmocka_unit_test(test_lora_of_a_transposed_weight),
-      cmocka_unit_test(test_lora_of_a_shared_weight), cmocka_unit_test(test_initialisers_train_by_name),
-      cmocka_unit_test(test_patterns_without_match),  cmocka_unit_test(test_weights_of_another_shape),
+      cmocka_unit_test(test_lora_language_model),      cmocka_unit_test(test_lora_of_a_transposed_weight),
+      cmocka_unit_test(test_lora_of_a_shared_weight),  cmocka_unit_test(test_initialisers_train_by_name),
+      cmocka_unit_test(test_zeros_train_by_name),      cmocka_unit_test(test_patterns_without_match),
+      cmocka_unit_test(test_weights_of_another_shape),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

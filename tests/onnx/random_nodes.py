@@ -219,7 +219,7 @@ def draw_node(name, seed):
     return node, model, feeds
 
 
-def work(cases, pipe, limit):
+def work(judge, cases, pipe, limit):
     """In the forked process: a line before Kvasir runs a node, and one with the verdict."""
     def say(*line):
         os.write(pipe, (json.dumps(line) + "\n").encode())
@@ -233,7 +233,7 @@ def work(cases, pipe, limit):
         say(name, seed, *verdict)
 
 
-def isolated(cases, limit=120):
+def isolated(judge, cases, limit=120):
     """Verdicts of the cases; a crash or a hang costs the node alone."""
     cases = list(cases)
     while cases:
@@ -241,7 +241,7 @@ def isolated(cases, limit=120):
         child = os.fork()
         if child == 0:
             os.close(reading)
-            work(cases, writing, limit)
+            work(judge, cases, writing, limit)
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as pipe:
@@ -284,8 +284,8 @@ def load_generators():
         importlib.import_module(path.stem)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(judge, text):
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20, help="nodes of each generator")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", help="regular expression of names of generators")
@@ -302,7 +302,7 @@ def main():
     for name in names:
         cases = [(name, arguments.seed + i) for i in range(arguments.count)]
         verdicts, reasons, examples = collections.Counter(), collections.defaultdict(list), {}
-        for _, seed, verdict, why in isolated(cases):
+        for _, seed, verdict, why in isolated(judge, cases):
             verdicts[verdict] += 1
             if verdict != "agrees":
                 kind = verdict, re.sub(NUMBER, "#", why)
@@ -320,4 +320,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(judge, __doc__))

@@ -118,8 +118,8 @@ kva_value *kva_onnx_iota(kva_builder *b, kva_dtype t, uint32_t rank, const kva_d
 /* iota that broadcasts against rank `rank`: extent n at `axis`, 1 elsewhere. */
 kva_value *kva_onnx_ramp(kva_builder *b, kva_dtype t, uint32_t rank, uint32_t axis, kva_dim n);
 kva_value *kva_onnx_where(kva_builder *b, kva_value *cond, kva_value *x, kva_value *y);
-/* s^(1/p) of s, sums of |x|^p, with a gradient of 0 where s is 0, as PyTorch has it for norms; that of a root is infinite
- * there, and infinity times zero is NaN. */
+/* s^(1/p) of s, sums of |x|^p, with a gradient of 0 where s is 0, as PyTorch has it for norms; that of a root is
+ * infinite there, and infinity times zero is NaN. */
 kva_value *kva_onnx_norm(kva_builder *b, kva_value *s, double p);
 /* x[C] shaped to broadcast along axis 1 of a tensor of rank `rank`. */
 kva_value *kva_onnx_channels(kva_builder *b, kva_value *x, uint32_t rank);

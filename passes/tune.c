@@ -69,8 +69,7 @@ static bool is_moved(const kva_value *v) {
   return false;
 }
 
-/* Without a choice tensors of the file train, not those that nodes fill with a number, as initial states of networks.
- */
+/* all: tensors of the file train, not what a node fills with a number, as initial states of networks. */
 static bool wants(const kva_tune_options *o, bool all, const kva_node *n) {
   const char *name = n->results[0].name;
   bool trains = all ? kva_is(n, KVA_OP_constant) : matches(o->train, name);
@@ -195,7 +194,8 @@ kva_status kva_tune(kva_module *m, const kva_pass_options *options, bool *change
   for (uint32_t i = 0; i < m->states.len; i++) {
     kva_state *s = m->states.data[i];
     if (s->kind != KVA_STATE_PARAM) continue;
-    if (all || selects) s->frozen = !all && !matches(o->train, s->name);
+    if (all) s->frozen = false;
+    if (selects) s->frozen = !matches(o->train, s->name);
     if (matches(o->freeze, s->name)) s->frozen = true;
     const kva_tune_init *init = init_for(o, s->name);
     if (init) initialise(m, s, init);

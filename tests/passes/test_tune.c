@@ -242,8 +242,10 @@ static void test_zeros_train_by_name(void **state) {
                              "zeros (float[2, 3] x) => (float[2, 3] y) <float[3] w = {1, 2, 3}, int64[1] three = {3}>\n"
                              "{\n"
                              "  start = ConstantOfShape (three)\n"
+                             "  bias = Constant <value = float[3] {4, 5, 6}> ()\n"
                              "  product = Mul (x, w)\n"
-                             "  y = Add (product, start)\n"
+                             "  sum = Add (product, bias)\n"
+                             "  y = Add (sum, start)\n"
                              "}\n";
   static const char *const all[] = {"*"};
   kva_train_spec spec = {.optimizer = "sgd", .lr = 0.1, .schedule = "constant"};
@@ -253,7 +255,7 @@ static void test_zeros_train_by_name(void **state) {
     kva_module *m = load_text(text, diag);
     kva_tune_options o = {.train = {n, all}};
     if (kva_fine_tune(m, &(kva_pass_options){.tune = &o, .loss = &mse})) fail_msg("%s", message(diag));
-    assert_non_null(kva_module_find_state(m, "w"));
+    assert_true(kva_module_find_state(m, "w") && kva_module_find_state(m, "bias"));
     assert_int_equal(kva_module_find_state(m, "start") != NULL, n);
     kva_module_destroy(m);
     kva_diag_destroy(diag);

@@ -234,7 +234,8 @@ typedef struct kvasir_training {
   const char *optimizer; /* with `loss`: "adamw" (NULL), or another optimizer of train blocks */
   double weight_decay;   /* with `loss`: of matrices and filters */
   size_t n_train, n_freeze, n_init, n_lora;
-  const char *const *train;  /* what trains; all else is frozen. None: all parameters, but with `lora` none */
+  const char *const *train;  /* what trains; all else is frozen. None: all parameters (of ONNX: initialisers and
+                                tensors of Constant nodes), but with `lora` none */
   const char *const *freeze; /* what does not train, whatever `train` says */
   const char *const *init;   /* new values: "PATTERN=zeros", "=constant(x)", "=normal(s)", "=uniform(a,b)", "=he" */
   const char *const *lora;   /* weights of products that get low-rank updates, which train instead of them */

@@ -222,7 +222,7 @@ def trainer(model, **options):
     """Compiles a model for training: by its train block, or by a loss, "cross_entropy" or "mse".
 
     Options: those of load, and labels ("int64", "int32"), optimizer, weight_decay, train, freeze, init, lora (patterns of
-    names), lora_rank, lora_alpha. With a loss everything trains unless `train` or `lora` say what.
+    names), lora_rank, lora_alpha. With a loss all initialisers train unless `train` or `lora` say what.
     """
     return Trainer(model, **options)
 

@@ -60,9 +60,9 @@ static LLVMValueRef select_beyond(kva_emit *e, LLVMRealPredicate p, LLVMValueRef
 }
 
 /* min(a, b) if is_min, else max(a, b); NaN if either is NaN. A constant comes second: the comparison yields a if a is
- * NaN, as the machine's max does, and that for a NaN in b folds. Of two values an unordered comparison yields b, so
- * that only a NaN in a remains to be handled. The first form is not for them: where a turns out to be 0 and b to be
- * |x|, InstCombine of LLVM 19 merges its conditions and loses the |.| in them. */
+ * NaN, as the machine's max does, and the test of b folds. For two values an unordered comparison yields b, and a is
+ * tested. Not the other way round: where a turns out to be 0 and b to be |x|, InstCombine of LLVM 19 merges the ordered
+ * comparison with the test of b, and loses the |.| in both. */
 static LLVMValueRef minmax(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
   KVA_ASSERT(LLVMTypeOf(a) == LLVMTypeOf(b));
   if (!kva_dtype_is_float(t)) {

@@ -176,8 +176,7 @@ static void softmaxes(void **state) {
              "}\n");
 }
 
-/* The loop of two is unrolled, as c does not depend on it, and padding is a constant to LLVM alone: max(0, |x|) is |x|.
- */
+/* The loop of two is unrolled, since c is loaded outside, and LLVM alone sees that padding is 0: max(0, |x|) is |x|. */
 static void padding(void **state) {
   (void)state;
   check_text("model m (double[5, 2] x, double[5, 1] c) => (double[5, 2] y) {\n"

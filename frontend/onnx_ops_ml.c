@@ -66,7 +66,7 @@ kva_status kva_onnx_normalizer(kva_onnx_call *k) {
   else if (!strcmp(kind, "L1"))
     norm = kva_reduce(b, KVA_OP_reduce_sum, norm, 1, &axis, true);
   else if (!strcmp(kind, "L2"))
-    norm = kva_build1(b, KVA_OP_sqrt, kva_reduce(b, KVA_OP_reduce_sum, kva_mul(b, x, x), 1, &axis, true));
+    norm = kva_onnx_norm(b, kva_reduce(b, KVA_OP_reduce_sum, kva_mul(b, x, x), 1, &axis, true), 2);
   else
     return kva_onnx_fail(k, KVA_INVALID, "attribute 'norm' is '%s', expected MAX, L1 or L2", kind);
   kva_value *zero = kva_scalar_like(b, norm, 0), *one = kva_scalar_like(b, norm, 1);

@@ -123,11 +123,21 @@ expect 0 export models/llama.kv --like $llama --weights "$work"/run/*1.safetenso
 cmp -s $llama/model.safetensors "$work/trained/model.safetensors" && fail "training changed nothing"
 [ "$(wc -c <$llama/model.safetensors)" = "$(wc -c <"$work/trained/model.safetensors")" ] || fail "another size"
 
-# ---- what does not fit
 copy() { rm -rf "$work/m" && cp -r "$1" "$work/m"; }
 edit() { # edit FILE SED-COMMAND: of the copy
   sed -i "$2" "$work/m/$1"
 }
+
+# ---- fields that a file leaves out have the defaults of its family: Gemma's output layer is the embedding, Qwen's window is off
+copy tests/data/checkpoints/gemma && edit config.json '/tie_word_embeddings/d'
+expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
+python3 -B "$work/npy.py" "$work/o/logits.npy" "$work/m/logits.npy" || fail "gemma without a field: other logits"
+copy tests/data/checkpoints/qwen2 && edit config.json '/use_sliding_window/d; s/"sliding_window": null/"sliding_window": 2/; s/"max_window_layers": [0-9]*/"max_window_layers": 0/'
+grep -q '"sliding_window": 2' "$work/m/config.json" || fail "the window was not edited"
+expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
+python3 -B "$work/npy.py" "$work/o/logits.npy" "$work/m/logits.npy" || fail "qwen2 without a field: other logits"
+
+# ---- what does not fit
 refused() { # refused MESSAGE...
   expect 1 run "$work/m" --input tokens=$llama/tokens.npy
   for message; do says "$message"; done

@@ -1,5 +1,6 @@
 /* Pages of sequences: which are free, who shares them. See sequences_internal.h. */
 #include "runtime/sequences_internal.h"
+#include "runtime/base/platform.h"
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
@@ -23,10 +24,13 @@ static kva_status no_memory(int32_t n_pages, kva_diag *diag) {
                   (int)n_pages);
 }
 
-/* Memory of pages that were never taken is not touched. */
+/* Memory of pages that were never taken is not touched. A head's rows lie apart, a few of the system's pages in each
+ * page: huge ones make reading faster. The first stay small, so that short texts take little memory. */
 static kva_status allocate_tensor(kva_tensor *t, int32_t n_pages, kva_diag *diag) {
+  enum { SMALL = 2 << 20 };
   int64_t bytes = kva_tensor_bytes(t);
   t->data = bytes >= 0 ? calloc(1, (size_t)bytes + 1) : NULL;
+  if (t->data && bytes > SMALL) kva_pages_enlarge((char *)t->data + SMALL, (size_t)bytes - SMALL);
   return t->data ? KVA_OK : no_memory(n_pages, diag);
 }
 

@@ -63,6 +63,7 @@ typedef struct kva_elab {
   kva_map *declared;  /* parameters of this function */
   kva_el_frame *frame;
   const kva_el_frame *train;         /* that of the train block, the only one with metrics; NULL: elsewhere */
+  struct kva_el_trainer *trainer;    /* of the train block, where train is not NULL */
   kva_ast_names metrics;             /* of the train block */
   size_t errors_before, unsupported; /* numbers of diagnostics: before elaboration; of those, KVA_UNSUPPORTED */
   uint32_t depth;                    /* call depth */
@@ -160,6 +161,8 @@ void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_
 void kva_el_inputs(kva_elab *e, const kva_ast_values *inputs);
 kva_function *kva_el_function(kva_elab *e, const char *name, const kva_ast_graph *g);
 void kva_el_train(kva_elab *e, const kva_ast_graph *train, const kva_ast_graph *model);
+/* Whether a statement of the train block is a setting; applies it. */
+bool kva_el_setting(struct kva_el_trainer *t, const kva_ast_stmt *s);
 void kva_el_check_pins(kva_elab *e);
 /* Adds a `checkpoint` block to the module; of a model, fields must belong to hyper-parameters. */
 void kva_el_names(kva_elab *e, const kva_ast_graph *block, bool of_model);

@@ -37,7 +37,12 @@ static void bind_target(kva_elab *e, const kva_ast_name *target, kva_el_value v)
   kva_el_bind(e, target->text, v);
 }
 
+static bool in_train_block(const kva_elab *e) {
+  return e->train && e->frame == e->train;
+}
+
 static void elab_assign(kva_elab *e, const kva_ast_stmt *s) {
+  if (in_train_block(e) && kva_el_setting(e->trainer, s)) return;
   uint32_t n = s->targets.len;
   kva_el_value *values = KVA_NEW_ARRAY(e->scratch, kva_el_value, n + 1);
   const char **wanted = KVA_NEW_ARRAY(e->scratch, const char *, n + 1);
@@ -53,7 +58,7 @@ static void elab_assign(kva_elab *e, const kva_ast_stmt *s) {
 }
 
 static void elab_metric(kva_elab *e, const kva_ast_stmt *s) {
-  if (!e->train || e->frame != e->train) {
+  if (!in_train_block(e)) {
     kva_el_error(e, s->first, "'metric' belongs into a train block");
     return;
   }
@@ -118,6 +123,7 @@ static void elab_if(kva_elab *e, const kva_ast_stmt *s) {
 
 static void elab_return(kva_elab *e, const kva_ast_stmt *s) {
   kva_el_frame *f = e->frame;
+  if (in_train_block(e)) kva_el_error(e, s->first, "a train block assigns 'loss' instead of returning it");
   for (uint32_t i = 0; i < s->values.len; i++) {
     kva_el_value v = kva_el_expr(e, s->values.data[i]);
     KVA_PUSH(e->scratch, &f->results, v);

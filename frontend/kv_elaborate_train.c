@@ -5,7 +5,7 @@
 #include "ops/ids.h"
 #include "ops/optimizer.h"
 
-typedef struct trainer {
+typedef struct kva_el_trainer {
   kva_elab *e;
   kva_train_spec *spec;
   const char *decay; /* the parameters that weight decay applies to */
@@ -156,8 +156,7 @@ static void set_data(trainer *t, const kva_ast_expr *x) {
   }
 }
 
-/* Whether the statement is a setting; applies it. */
-static bool setting(trainer *t, const kva_ast_stmt *s) {
+bool kva_el_setting(trainer *t, const kva_ast_stmt *s) {
   if (s->kind != KVA_AST_ASSIGN || s->targets.len != 1 || s->bare) return false;
   const char *name = s->targets.data[0].text;
   if (!strcmp(name, "optimizer"))
@@ -207,14 +206,8 @@ static bool inline_model(kva_elab *e, const kva_ast_graph *model) {
 
 static void statements(trainer *t, const kva_ast_block *body) {
   t->e->train = t->e->frame;
-  for (uint32_t i = 0; i < body->len; i++) {
-    const kva_ast_stmt *s = body->data[i];
-    if (setting(t, s)) continue;
-    if (s->kind == KVA_AST_RETURN)
-      kva_el_error(t->e, s->first, "a train block assigns 'loss' instead of returning it");
-    else
-      kva_el_statement(t->e, s);
-  }
+  t->e->trainer = t;
+  kva_el_block(t->e, body);
   t->e->train = NULL;
 }
 
@@ -279,7 +272,7 @@ static void loss_function(trainer *t, const kva_ast_graph *train, const kva_ast_
 static void fields_only(trainer *t, const kva_ast_block *body) {
   for (uint32_t i = 0; i < body->len; i++) {
     const kva_ast_stmt *s = body->data[i];
-    if (!setting(t, s)) kva_el_error(t->e, s->first, "this is not a setting of a train block");
+    if (!kva_el_setting(t, s)) kva_el_error(t->e, s->first, "this is not a setting of a train block");
   }
 }
 

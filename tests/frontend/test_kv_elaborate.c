@@ -234,6 +234,19 @@ static void train_block(void **state) {
   unload(&l);
 }
 
+static void settings_by_condition(void **state) {
+  (void)state;
+  loaded l = load_ok("model m <plain = true> (float[B] x) => (float[B] y) {\n  param float w ~ ones\n  y = x * w\n}\n"
+                     "train m () {\n  loss = kv.reduce_sum <keepdims = false> (y)\n"
+                     "  if plain {\n    optimizer = SGD <lr = 0.25>\n    decay = all\n  } else {\n    steps = 9\n  }\n"
+                     "  for i in 0 : 3 {\n    clip = i\n  }\n}",
+                     NULL);
+  const kva_train_spec *t = l.m->train;
+  assert_string_equal(t->optimizer, "sgd");
+  assert_true(t->lr == 0.25 && t->clip == 2 && t->steps == 0 && l.m->states.data[0]->decay);
+  unload(&l);
+}
+
 static void decay_of_matrices(void **state) {
   (void)state;
   static const struct {
@@ -329,6 +342,7 @@ int main(void) {
       cmocka_unit_test(parameters_are_named_by_scope),
       cmocka_unit_test(initialisers_and_flags),
       cmocka_unit_test(train_block),
+      cmocka_unit_test(settings_by_condition),
       cmocka_unit_test(decay_of_matrices),
       cmocka_unit_test(shipped_models_elaborate),
       cmocka_unit_test(preset_has_the_size_it_says),

@@ -248,6 +248,7 @@ static void training(void **state) {
       {MODEL "train m (float t) { loss = t data = \"npy:x=a.npy,t=b/../../c\" }", 2, 37,
        "'t=b/../../c': a train block"},
       {MODEL "train m (float t) { return t }", 2, 21, "assigns 'loss' instead"},
+      {MODEL "train m (float t) { loss = t if true { return t } }", 2, 40, "assigns 'loss' instead"},
       {"main () => () { return () }\ntrain { speed = 1 }", 2, 9, "not a setting of a train block"},
   };
 #undef MODEL

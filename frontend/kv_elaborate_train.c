@@ -9,6 +9,7 @@ typedef struct kva_el_trainer {
   kva_elab *e;
   kva_train_spec *spec;
   const char *decay; /* the parameters that weight decay applies to */
+  bool *is_set;      /* numbers that the model has set, by their place in kva_train_numbers */
 } trainer;
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
@@ -16,6 +17,7 @@ typedef struct kva_el_trainer {
 static bool set_number(trainer *t, const char *name, const kva_ast_expr *x) {
   const kva_attr_field *f = kva_attrs_find(&kva_train_numbers, name, strlen(name));
   if (!f) return false;
+  t->is_set[f - kva_train_numbers.fields] = true;
   void *to = (char *)t->spec + f->offset;
   kva_el_value v = kva_el_expr(t->e, x);
   bool is_int = f->kind == KVA_ATTR_INT;
@@ -50,13 +52,13 @@ static void set_decay(trainer *t, const kva_ast_expr *x) {
   if (decay) t->decay = decay;
 }
 
-/* The operator's defaults replace those of the train block, unless the model has set a value before. */
+/* Numbers that the model has not set have the operator's defaults, or else those of the train block. */
 static void use_defaults(trainer *t, const kva_op_info *op) {
-  for (uint32_t i = 0; i < op->attrs->n_fields; i++) {
-    const kva_attr_field *own = &op->attrs->fields[i];
-    const kva_attr_field *f = kva_attrs_find(&kva_train_numbers, own->name, strlen(own->name));
-    double *value = f ? (double *)((char *)t->spec + f->offset) : NULL;
-    if (f && *value == f->default_value) *value = own->default_value;
+  for (uint32_t i = 0; i < kva_train_numbers.n_fields; i++) {
+    const kva_attr_field *f = &kva_train_numbers.fields[i];
+    if (f->kind != KVA_ATTR_FLOAT || t->is_set[i]) continue;
+    const kva_attr_field *own = kva_attrs_find(op->attrs, f->name, strlen(f->name));
+    *(double *)((char *)t->spec + f->offset) = own ? own->default_value : f->default_value;
   }
 }
 
@@ -177,6 +179,7 @@ static void init_spec(trainer *t, const kva_ast_graph *g) {
   t->spec->loc = kva_el_loc(t->e, g->first);
   t->spec->data_args = kva_map_create(t->e->m->arena);
   t->decay = "matrices";
+  t->is_set = KVA_NEW_ARRAY(t->e->scratch, bool, kva_train_numbers.n_fields);
 }
 
 static void apply_decay(const trainer *t) {

@@ -247,6 +247,25 @@ static void settings_by_condition(void **state) {
   unload(&l);
 }
 
+static void optimizers_have_their_own_defaults(void **state) {
+  (void)state;
+  static const struct {
+    const char *settings;
+    double eps;
+  } cases[] = {{"optimizer = Adagrad", 1e-10},
+               {"optimizer = Adagrad <eps = 1e-8>", 1e-8},
+               {"eps = 1e-8 optimizer = Adagrad", 1e-8}, /* as AdamW's default */
+               {"optimizer = Adagrad optimizer = AdamW", 1e-8}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[256];
+    snprintf(text, sizeof text, "model m (float[2] x) => (float[2] y) { y = x }\ntrain m (float t) { loss = t %s }",
+             cases[i].settings);
+    loaded l = load_ok(text, NULL);
+    assert_true(l.m->train->eps == cases[i].eps);
+    unload(&l);
+  }
+}
+
 static void decay_of_matrices(void **state) {
   (void)state;
   static const struct {
@@ -343,6 +362,7 @@ int main(void) {
       cmocka_unit_test(initialisers_and_flags),
       cmocka_unit_test(train_block),
       cmocka_unit_test(settings_by_condition),
+      cmocka_unit_test(optimizers_have_their_own_defaults),
       cmocka_unit_test(decay_of_matrices),
       cmocka_unit_test(shipped_models_elaborate),
       cmocka_unit_test(preset_has_the_size_it_says),

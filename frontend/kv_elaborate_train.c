@@ -62,13 +62,18 @@ static void use_defaults(trainer *t, const kva_op_info *op) {
   }
 }
 
+/* Whether one of the train block's numbers is the optimiser's. */
+static bool is_setting_of(const kva_op_info *op, const char *name) {
+  size_t n = strlen(name);
+  return !strcmp(name, "lr") || (kva_attrs_find(op->attrs, name, n) && kva_attrs_find(&kva_train_numbers, name, n));
+}
+
 /* Lists the optimiser's settings for messages: "lr, beta1, ..., decay". */
 static const char *settings_of(trainer *t, const kva_op_info *op) {
   const char *list = "lr";
   for (uint32_t i = 0; i < op->attrs->n_fields; i++) {
     const char *name = op->attrs->fields[i].name;
-    if (kva_attrs_find(&kva_train_numbers, name, strlen(name)))
-      list = kva_arena_printf(t->e->scratch, "%s, %s", list, name);
+    if (is_setting_of(op, name)) list = kva_arena_printf(t->e->scratch, "%s, %s", list, name);
   }
   return kva_arena_printf(t->e->scratch, "%s, decay", list);
 }
@@ -85,7 +90,7 @@ static void set_optimizer(trainer *t, const kva_ast_expr *x) {
     const kva_ast_attr *a = &attrs->list.data[i];
     if (a->value && !strcmp(a->name.text, "decay"))
       set_decay(t, a->value);
-    else if (!a->value || !set_number(t, a->name.text, a->value))
+    else if (!a->value || !is_setting_of(op, a->name.text) || !set_number(t, a->name.text, a->value))
       kva_el_error(t->e, a->name.token, "optimizer %s has no setting '%s'; there are: %s", name, a->name.text,
                    settings_of(t, op));
   }

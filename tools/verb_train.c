@@ -76,22 +76,30 @@ static const char *data_text(const kva_train_spec *spec, const kva_strings *pins
   return copy;
 }
 
-/* A source as text, with its files in `folder`, below which they must be; NULL: it has none. */
-static kva_status source_below(const char *folder, const kva_data_spec *spec, kva_text *out, kva_diag *diag) {
-  kva_text_add(out, "%s:", spec->kind);
+/* Each item of a source after a comma. */
+static kva_status items_below(const char *folder, const kva_data_spec *spec, kva_text *out, kva_diag *diag) {
   for (int i = 0; i < spec->n_items; i++) {
     const kva_data_item *item = &spec->items[i];
     kva_file file;
     if (folder) KVA_TRY(kva_file_map_below(folder, item->value, diag, &file));
     if (folder) kva_file_unmap(&file);
-    kva_text_add(out, "%s%s%s%s%s%s", i ? "," : "", item->name ? item->name : "", item->name ? "=" : "",
-                 folder ? folder : "", folder ? "/" : "", item->value);
+    kva_text_add(out, ",%s%s%s%s%s", item->name ? item->name : "", item->name ? "=" : "", folder ? folder : "",
+                 folder ? "/" : "", item->value);
   }
   if (spec->length) kva_text_add(out, ",length=%lld", (long long)spec->length);
   if (spec->eval >= 0) kva_text_add(out, ",eval=%.17g", spec->eval);
   if (spec->weight) kva_text_add(out, ",weight=%.17g", spec->weight);
   if (spec->split) kva_text_add(out, ",split=%s", spec->split == KVA_SPLIT_END ? "end" : "documents");
   return KVA_OK;
+}
+
+/* A source as text, with its files in `folder`, below which they must be; NULL: it has none. */
+static kva_status source_below(const char *folder, const kva_data_spec *spec, kva_text *out, kva_diag *diag) {
+  kva_text items = {0};
+  kva_status status = items_below(folder, spec, &items, diag);
+  kva_text_add(out, "%s%s%s", spec->kind, items.len ? ":" : "", items.len ? items.data + 1 : "");
+  kva_text_free(&items);
+  return status;
 }
 
 /* A model reads nothing outside its folder: files that its train block names are taken from there. */

@@ -137,6 +137,15 @@ one, three = ([json.loads(l)["loss"] for l in open(p)] for p in sys.argv[1:3])
 assert one == three
 PY
 
+# A mixture there may have generators, with arguments and without.
+for generator in random "random:all=1" "random:length=32" "random:length=32,weight=2"; do
+  sed "s|data = ngram.*|data = \"tokens:bytes.tok,length=32;$generator\"|" models/mlp.kv >"$work/mlp.kv"
+  expect 0 train "$work/mlp.kv" -D vocab=257 -D d=16 -D hidden=64 --steps 1 --metrics "$work/block.jsonl"
+  expect 0 train models/mlp.kv -D vocab=257 -D d=16 -D hidden=64 --data "tokens:$work/bytes.tok,length=32;$generator" --steps 1 \
+    --metrics "$work/option.jsonl"
+  [ "$(grep -o '"loss": *[^,}]*' "$work/block.jsonl")" = "$(grep -o '"loss": *[^,}]*' "$work/option.jsonl")" ] || fail "mixture $generator"
+done
+
 # Arrays: y = 2 a - b.
 cat >"$work/line.kv" <<'KV'
 model line (float[B, 2] x) => (float[B, 1] y) {

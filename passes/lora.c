@@ -42,6 +42,7 @@ static kva_state *factor(kva_module *m, const kva_state *w, const char *suffix, 
   s = kva_state_create(m, name, type, KVA_STATE_PARAM);
   s->loc = w->loc;
   s->init = KVA_INIT_ZEROS;
+  s->decay = w->decay;
   return s;
 }
 

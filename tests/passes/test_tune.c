@@ -165,6 +165,28 @@ static void test_lora_of_a_transposed_weight(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* The updates of a weight without weight decay have none either. */
+static void test_lora_keeps_decay(void **state) {
+  (void)state;
+  static const char text[] = "module \"t\"\n"
+                             "state float[2, 2] \"u\" : param ~ normal(0.4)\n"
+                             "state float[2, 2] \"w\" : param ~ normal(0.4) nodecay\n"
+                             "main (float[3, 2] x) => (float[3, 2] y) {\n"
+                             "  u = kv.state_read <state = \"u\"> ()\n"
+                             "  w = kv.state_read <state = \"w\"> ()\n"
+                             "  y = kv.matmul (kv.matmul (x, u), w)\n"
+                             "}\n";
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load_text(text, diag);
+  const char *const lora[] = {"?"};
+  kva_tune_options o = {.lora = {1, lora}, .lora_rank = 2, .lora_alpha = 2};
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.tune = &o}), KVA_OK);
+  assert_true(kva_module_find_state(m, "u.lora_a")->decay && kva_module_find_state(m, "u.lora_b")->decay);
+  assert_false(kva_module_find_state(m, "w.lora_a")->decay || kva_module_find_state(m, "w.lora_b")->decay);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 /* The product, its transpose, a product from the left and an embedding share a weight. */
 static const char shared[] = "module \"t\"\n"
                              "state float[6, 6] \"w\" : param ~ normal(0.4)\n"
@@ -301,10 +323,10 @@ static void test_weights_of_another_shape(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lora_language_model),      cmocka_unit_test(test_lora_of_a_transposed_weight),
-      cmocka_unit_test(test_lora_of_a_shared_weight),  cmocka_unit_test(test_initialisers_train_by_name),
-      cmocka_unit_test(test_zeros_train_by_name),      cmocka_unit_test(test_patterns_without_match),
-      cmocka_unit_test(test_weights_of_another_shape),
+      cmocka_unit_test(test_lora_language_model),        cmocka_unit_test(test_lora_of_a_transposed_weight),
+      cmocka_unit_test(test_lora_keeps_decay),           cmocka_unit_test(test_lora_of_a_shared_weight),
+      cmocka_unit_test(test_initialisers_train_by_name), cmocka_unit_test(test_zeros_train_by_name),
+      cmocka_unit_test(test_patterns_without_match),     cmocka_unit_test(test_weights_of_another_shape),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,6 +36,19 @@ static const char *word(trainer *t, const kva_ast_expr *x, const char *what) {
   return NULL;
 }
 
+/* Nothing that a setting is called with goes unread. */
+static void refuse_operands(trainer *t, const kva_ast_expr *x) {
+  if (x->kind != KVA_AST_CALL || !x->items.len) return;
+  kva_el_error(t->e, x->items.data[0]->first, "'%s' takes no operands here; settings go between '<' and '>'",
+               x->call->name);
+}
+
+static void refuse_attrs(trainer *t, const kva_ast_expr *x) {
+  if (x->kind != KVA_AST_CALL || !x->call->attrs.list.len) return;
+  kva_el_error(t->e, x->call->attrs.list.data[0].name.token, "'%s' takes nothing between '<' and '>' here",
+               x->call->name);
+}
+
 static const char *choose(trainer *t, const kva_ast_expr *x, const char *what, const char *const *known, size_t n) {
   const char *name = word(t, x, what), *list = "";
   for (size_t i = 0; name && i < n; i++) {
@@ -48,6 +61,8 @@ static const char *choose(trainer *t, const kva_ast_expr *x, const char *what, c
 
 static void set_decay(trainer *t, const kva_ast_expr *x) {
   static const char *const known[] = {"matrices", "all", "none"};
+  refuse_operands(t, x);
+  refuse_attrs(t, x);
   const char *decay = choose(t, x, "what weight decay applies to", known, 3);
   if (decay) t->decay = decay;
 }
@@ -79,6 +94,7 @@ static const char *settings_of(trainer *t, const kva_op_info *op) {
 }
 
 static void set_optimizer(trainer *t, const kva_ast_expr *x) {
+  refuse_operands(t, x);
   const char **known = KVA_NEW_ARRAY(t->e->scratch, const char *, kva_ops.n);
   const char *name = choose(t, x, "an optimizer", known, kva_optimizer_names(known));
   if (!name) return;
@@ -100,6 +116,7 @@ static void set_optimizer(trainer *t, const kva_ast_expr *x) {
 static void set_schedule(trainer *t, const kva_ast_expr *x) {
   static const char *const known[] = {"constant", "warmup", "cosine", "linear"};
   static const char *const arguments[] = {"warmup_steps", "total_steps", "final_lr_ratio"};
+  refuse_attrs(t, x);
   const char *name = choose(t, x, "a schedule", known, 4);
   if (!name) return;
   t->spec->schedule = name;
@@ -153,6 +170,7 @@ static bool check_files(trainer *t, const kva_ast_expr *x, const char *source) {
 }
 
 static void set_data(trainer *t, const kva_ast_expr *x) {
+  refuse_operands(t, x);
   const char *name = word(t, x, "a data source");
   if (!name || !check_files(t, x, name)) return;
   t->spec->data = kva_arena_strdup(t->e->m->arena, name);

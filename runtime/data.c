@@ -102,10 +102,10 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
   if (g->check_length) KVA_TRY(g->check_length(d, length, diag));
   KVA_TRY(reserve(d, length, diag));
   uint64_t key = kva_hash(kva_hash(0, &seed, sizeof seed), g->name, strlen(g->name));
-  int64_t rows = tensors[0].dims[0];
+  int64_t rows = tensors[0].dims[0], all = evaluation ? rows : rows * d->world;
   for (int64_t r = 0; r < rows; r++) {
     int64_t row = evaluation ? r : rows * d->rank + r;
-    kva_stream s = {.key = key, .high = (uint64_t)step << 1 | evaluation, .row = (uint64_t)row};
+    kva_stream s = {.key = key, .high = (uint64_t)step << 1 | evaluation, .row = (uint64_t)row, .rows = (uint64_t)all};
     for (int64_t t = 0; t < length; t++) d->targets[t] = -1;
     g->draw(d, seed, &s, length, d->row, d->targets);
     put_row(d, r, n, tensors);
@@ -183,6 +183,7 @@ kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *arg
   if (!d) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a data source");
   d->generator = generator;
   d->vocab = vocab;
+  d->world = 1;
   kva_status status = prepare(d, n_args, args, diag);
   if (status) {
     destroy(d);
@@ -219,6 +220,7 @@ static kva_status open_generator(const kva_data_spec *spec, const kva_data_optio
   kva_generated_data *d = out_source->self;
   d->length = spec->length;
   d->rank = o->rank;
+  d->world = o->world ? o->world : 1;
   return KVA_OK;
 }
 

@@ -109,9 +109,13 @@ typedef struct kva_stream {
   uint64_t key;
   uint64_t high;     /* step and evaluation */
   uint64_t row;      /* upper half of the counter; the lower half counts blocks */
+  uint64_t rows;     /* of the whole batch; nothing that is drawn depends on them */
   uint32_t block[4]; /* the words of the last block */
   uint64_t drawn;
 } kva_stream;
+static inline uint64_t kva_stream_step(const kva_stream *s) {
+  return s->high >> 1;
+}
 static inline bool kva_stream_evaluates(const kva_stream *s) {
   return s->high & 1;
 }
@@ -125,7 +129,7 @@ typedef struct kva_generated_data {
   const struct kva_generator *generator;
   int64_t vocab;
   int64_t length; /* required length of sequences; 0: any */
-  int rank;
+  int rank, world;
   double args[KVA_DATA_MAX_ARGS]; /* in the order of the generator's args */
   int32_t *scratch;               /* owned by the generator */
   int32_t *row;                   /* capacity + 1 tokens */

@@ -4,7 +4,8 @@
  * A row begins with the number k of hops, as the token letters + 1 + k. Letters follow, uniform in 1 .. letters, none
  * equal to its left neighbour. A hop from a position leads to the one after the latest earlier occurrence of its
  * letter. The target of a position is the letter that k hops lead to, or 0 where there is no such occurrence on the
- * way. Row r of a batch has k = r modulo hops + 1, so that every batch of that many rows has every k. */
+ * way. Row r of a batch has k = r modulo hops + 1, so that every batch of that many rows has every k. A smaller batch
+ * goes on where the one before it ended. */
 #include "runtime/data.h"
 
 enum { HOPS = 1, LETTERS = 2 };
@@ -24,10 +25,16 @@ static int64_t hop(const int32_t *row, int64_t from) {
   return -1;
 }
 
+static int32_t hops_of(const kva_generated_data *d, const kva_stream *s) {
+  uint64_t kinds = (uint64_t)d->args[HOPS] + 1;
+  uint64_t before = s->rows < kinds ? kva_stream_step(s) * s->rows : 0;
+  return (int32_t)((before + s->row) % kinds);
+}
+
 static void draw(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row,
                  int32_t *targets) {
   (void)seed;
-  int32_t letters = (int32_t)d->args[LETTERS], hops = (int32_t)(s->row % (uint64_t)(d->args[HOPS] + 1));
+  int32_t letters = (int32_t)d->args[LETTERS], hops = hops_of(d, s);
   row[0] = letters + 1 + hops;
   for (int64_t t = 1; t <= length; t++) {
     bool follows = t > 1;

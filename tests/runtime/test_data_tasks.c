@@ -64,6 +64,45 @@ static void targets_are_hops_away(void **unused) {
   source.destroy(source.self);
 }
 
+/* How many rows of 60 steps have each number of hops, in batches of `rows`; -1: it differs. */
+static int rows_of_each(const char *text, int64_t rows, bool evaluation) {
+  enum { HOPS = 4, LETTERS = 4, STEPS = 60 };
+  kva_data_source source = open_source(text);
+  int n[HOPS + 1] = {0}, seen = 0;
+  int32_t tokens[B][T];
+  kva_tensor tensor = {KVA_I32, 2, {rows, T}, tokens};
+  for (int64_t step = 1; step <= STEPS; step++) {
+    assert_int_equal(source.fill(source.self, 5, step, evaluation, 1, &tensor, NULL), KVA_OK);
+    for (int64_t r = 0; r < rows; r++) n[tokens[r][0] - LETTERS - 1]++;
+  }
+  source.destroy(source.self);
+  for (int k = 0; k <= HOPS; k++) seen += n[k] == n[0];
+  return seen > HOPS ? n[0] : -1;
+}
+
+static void small_batches_have_all_hops(void **unused) {
+  (void)unused;
+  for (int64_t rows = 1; rows <= 5; rows++) {
+    assert_int_equal(rows_of_each("hop", rows, false), rows * 60 / 5);
+    assert_int_equal(rows_of_each("hop", rows, true), rows * 60 / 5);
+  }
+}
+
+/* A mixture fills one row at a time. */
+static void mixtures_have_all_hops(void **unused) {
+  (void)unused;
+  kva_data_source source = open_source("hop;hop:hops=2");
+  int n[5] = {0};
+  int32_t tokens[B][T];
+  kva_tensor tensor = {KVA_I32, 2, {B, T}, tokens};
+  for (int64_t step = 1; step <= 30; step++) {
+    assert_int_equal(source.fill(source.self, 5, step, false, 1, &tensor, NULL), KVA_OK);
+    for (int64_t r = 0; r < B; r++) n[tokens[r][0] - 5]++;
+  }
+  for (int k = 0; k < 5; k++) assert_in_range(n[k], 60, 500);
+  source.destroy(source.self);
+}
+
 /* ---- arithmetic in steps ----------------------------------------------------------------------------------------- */
 
 enum { MOD = 5, END = 1, EQUALS, PLUS, MINUS, TIMES, QUESTION, NUMBERS, NAMES = NUMBERS + MOD };
@@ -209,6 +248,7 @@ static void mistakes_are_named(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(small_batches_have_all_hops), cmocka_unit_test(mixtures_have_all_hops),
       cmocka_unit_test(targets_are_hops_away),       cmocka_unit_test(steps_solve_the_problem),
       cmocka_unit_test(no_problem_is_on_both_sides), cmocka_unit_test(every_modulus_has_problems_for_evaluation),
       cmocka_unit_test(mistakes_are_named),

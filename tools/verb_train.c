@@ -417,12 +417,19 @@ static int train_variant(train_options *o, variant *v, const char *metrics, kva_
 
 /* ---- all variants ------------------------------------------------------------------------------------------------ */
 
+/* Up to the next comma that stands in no list. */
+static size_t define_length(const char *p) {
+  size_t n = 0;
+  for (bool list = false; p[n] && (list || p[n] != ','); n++) list = p[n] == '[' || (list && p[n] != ']');
+  return n;
+}
+
 /* "name:a=1,b=2" */
 static void parse_variant(const char *text, kva_arena *arena, variant *v) {
   const char *colon = strchr(text, ':');
   v->result.name = colon ? kva_arena_strndup(arena, text, (size_t)(colon - text)) : text;
   for (const char *p = colon ? colon + 1 : NULL; p && *p && v->defines.n < 64;) {
-    size_t len = strcspn(p, ",");
+    size_t len = define_length(p);
     v->defines.v[v->defines.n++] = kva_arena_strndup(arena, p, len);
     p += len + (p[len] == ',');
   }

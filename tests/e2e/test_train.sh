@@ -68,6 +68,31 @@ steps_of() { grep -c '"event": "step"' "$1"; }
 [ "$(steps_of "$work/v-0.jsonl")" -eq 5 ] && [ "$(steps_of "$work/v-1.jsonl")" -eq 5 ] || fail "metrics of the variants"
 [ "$(grep -c '"event": "shift"' "$work/v-0.jsonl")" -eq 2 ] || fail "a run with shifts ends with the weights of its heads"
 
+# The commas of a list do not end a setting.
+cat >"$work/list.kv" <<'KV'
+model list <layers = [1, 2], gain = 1.0> (float[B, 4] x) => (float[B, 4] y) {
+  param float[4, 4] w ~ normal(0.5)
+  y = x @ w * gain
+  if contains(layers, 3) {
+    y = y * 0
+  }
+}
+
+train list (float[B, 4] target) {
+  loss = kv.reduce_mean <keepdims = false> (y + 0 * target)
+  steps = 1
+}
+KV
+python3 - "$work/list.npy" <<'PY'
+import sys
+header = "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 4), }".ljust(117) + "\n"
+open(sys.argv[1], "wb").write(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + bytes([0, 0, 128, 63] * 16))
+PY
+expect 0 train "$work/list.kv" --data "npy:x=$work/list.npy,target=$work/list.npy,eval=0" --batch 4 --eval-every 0 \
+  --metrics "$work/list.jsonl" --variant a --variant "b:layers=[1, 3],gain=2"
+grep -q '"loss": -\?0.0,' "$work/list-1.jsonl" || fail "a list of a variant"
+! grep -q '"loss": -\?0.0,' "$work/list-0.jsonl" || fail "the list of another variant"
+
 # A point in a folder's name is not that of the file's.
 mkdir "$work/v.d"
 expect 0 train models/induction.kv "${size[@]}" --steps 1 --batch 4 --eval-every 0 --metrics "$work/v.d/m" --variant a --variant b

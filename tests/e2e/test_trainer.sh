@@ -58,6 +58,13 @@ says "report: "
 grep -q "</html>" "$work/b.html" || fail "the report is cut off"
 last=step-0000000040.safetensors
 cmp "$work/a/$last" "$work/b/$last" || fail "the trainer's bits differ from those of kvasir train"
+
+# The train block's source may be a text; its length is the trainer's all the same.
+sed 's|data = ngram.*|data = "ngram:pairs=40,length=48;random"|' models/mlp.kv >"$work/text.kv"
+expect 0 build "$work/text.kv" "${small[@]}" --train --exe -o "$work/text"
+"$work/text" --steps 1 --eval-every 0 >"$work/out" 2>&1 || fail "the trainer of a text"
+"$work/text" --steps 1 --eval-every 0 --data ngram:length=24 >"$work/out" 2>&1 && fail "another length than the trainer's"
+says "length=24 is given, but the program takes sequences of 48"
 cmp <(bits "$work/a.jsonl") <(bits "$work/b.jsonl") || fail "the trainer's metrics differ"
 mkdir "$work/c"
 cp "$work/b/step-0000000030.safetensors" "$work/c"

@@ -220,17 +220,16 @@ static void choose_preset(hyper *h) {
   }
 }
 
-static void check_defines(const hyper *h) {
+static void check_presets(const hyper *h) {
   kva_elab *e = h->e;
-  for (uint32_t i = 0; e->options && i < e->options->n_defines; i++) {
-    const char *name = e->options->defines[i].name;
-    if (is_known(h, name) || (!strcmp(name, "preset") && *preset_names(e))) continue;
-    kva_error(e->m->diag, &(kva_loc){.file = e->ast->tokens.file},
-              "there is no hyper-parameter '%s'; the hyper-parameters are: %s", name, known_names(h));
-  }
+  kva_map *seen = kva_map_create(e->scratch);
   for (uint32_t i = 0; i < e->ast->items.len; i++) {
     const kva_ast_preset *p = e->ast->items.data[i].preset;
-    for (uint32_t k = 0; p && k < p->attrs.list.len; k++) {
+    if (!p) continue;
+    if (kva_map_get_str(seen, p->name.text))
+      kva_el_error(e, p->name.token, "there are two presets called '%s'", p->name.text);
+    kva_map_set_str(seen, p->name.text, e);
+    for (uint32_t k = 0; k < p->attrs.list.len; k++) {
       const kva_ast_name *name = &p->attrs.list.data[k].name;
       if (is_known(h, name->text)) continue;
       kva_el_error(e, name->token, "there is no hyper-parameter '%s'; the hyper-parameters are: %s", name->text,
@@ -239,9 +238,20 @@ static void check_defines(const hyper *h) {
   }
 }
 
+static void check_defines(const hyper *h) {
+  kva_elab *e = h->e;
+  for (uint32_t i = 0; e->options && i < e->options->n_defines; i++) {
+    const char *name = e->options->defines[i].name;
+    if (is_known(h, name) || (!strcmp(name, "preset") && *preset_names(e))) continue;
+    kva_error(e->m->diag, &(kva_loc){.file = e->ast->tokens.file},
+              "there is no hyper-parameter '%s'; the hyper-parameters are: %s", name, known_names(h));
+  }
+}
+
 void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_ast_graph *train) {
   hyper h = {.e = e, .graphs = {model, train}};
   check_defines(&h);
+  check_presets(&h);
   choose_preset(&h);
   for (int g = 0; g < 2; g++) {
     for (uint32_t i = 0; h.graphs[g] && i < h.graphs[g]->attrs.list.len; i++) {

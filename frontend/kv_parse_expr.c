@@ -256,9 +256,13 @@ kva_ast_attrs kva_parse_attrs(kva_parser *p) {
   kva_expect(p, '<');
   bool in_angle = p->in_angle;
   p->in_angle = true;
+  kva_map *names = kva_map_create(p->arena);
   if (!kva_at(p, '>')) {
     do {
       kva_ast_attr a = parse_attr(p);
+      if (!p->panic && kva_map_get_str(names, a.name.text))
+        kva_parse_error(p, a.name.token, "'%s' is given twice", a.name.text);
+      if (!p->panic) kva_map_set_str(names, a.name.text, p);
       KVA_PUSH(p->arena, &attrs.list, a);
     } while (kva_accept(p, ',') && !p->panic);
   }

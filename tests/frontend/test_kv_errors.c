@@ -48,6 +48,8 @@ static void syntax(void **state) {
       {"g (float x) => (float y) { y = }", 1, 32, "expected a value, found '}'"},
       {"g (float x) => (float y) { y = a.b }", 1, 36, "expected '(', found '}'"},
       {"g (float x) => (float y) { y = Op <a = 1, > (x) }", 1, 43, "expected a name, found '>'"},
+      {"g (float x) => (float y) { y = Op <a = 1, b = 2, a = 3> (x) }", 1, 50, "'a' is given twice"},
+      {"model m <a = 1, a = 2> (float x) => (float y) { y = x }", 1, 17, "'a' is given twice"},
       {"g (float x) => (float y) { y = Op <a : int> (x) }", 1, 43, "expected '=', found '>'"},
       {"g (float x) => (float y) <w = {1}> { y = x }", 1, 27, "needs a type"},
       {"g (float x) => (float y) { for i on 0 : 2 { } }", 1, 34, "expected 'in'"},
@@ -70,6 +72,8 @@ static void no_graph_yet(void **state) {
       {"model m <a = float {1} + 1> (float x) => (float y) { y = x }", 1, 14, "only compile-time values"},
       {"state float \"w\" : param ~ normal(f(1))\nmain () => () { return () }", 1, 34, "'f' is none"},
       {"model m (float x) => (float y) { y = x }\npreset \"p\" <b = 1>", 2, 13, "no hyper-parameter 'b'"},
+      {"model m <a = 1> (float x) => (float y) { y = x }\npreset \"p\" <a = 1>\npreset \"p\" <a = 2>", 3, 8,
+       "there are two presets called 'p'"},
   };
   CHECK(cases);
 }

@@ -129,6 +129,8 @@ static void set_schedule(trainer *t, const kva_ast_expr *x) {
                  "ratio) or linear(warmup steps, total steps, final ratio)");
     return;
   }
+  t->spec->warmup_steps = t->spec->total_steps = 0; /* those of a schedule that this one replaces */
+  t->spec->final_lr_ratio = 0;
   for (uint32_t i = 0; i < x->items.len; i++) set_number(t, arguments[i], x->items.data[i]);
 }
 
@@ -174,6 +176,7 @@ static void set_data(trainer *t, const kva_ast_expr *x) {
   const char *name = word(t, x, "a data source");
   if (!name || !check_files(t, x, name)) return;
   t->spec->data = kva_arena_strdup(t->e->m->arena, name);
+  t->spec->data_args = kva_map_create(t->e->m->arena);
   const kva_ast_attrs *attrs = x->kind == KVA_AST_CALL ? &x->call->attrs : NULL;
   for (uint32_t i = 0; attrs && i < attrs->list.len; i++) {
     const kva_ast_attr *a = &attrs->list.data[i];
@@ -200,7 +203,6 @@ bool kva_el_setting(trainer *t, const kva_ast_stmt *s) {
 static void init_spec(trainer *t, const kva_ast_graph *g) {
   t->spec = kva_train_spec_create(t->e->m->arena);
   t->spec->loc = kva_el_loc(t->e, g->first);
-  t->spec->data_args = kva_map_create(t->e->m->arena);
   t->decay = "matrices";
   t->is_set = KVA_NEW_ARRAY(t->e->scratch, bool, kva_train_numbers.n_fields);
 }

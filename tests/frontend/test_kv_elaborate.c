@@ -247,6 +247,20 @@ static void settings_by_condition(void **state) {
   unload(&l);
 }
 
+static void later_settings_replace_earlier_ones(void **state) {
+  (void)state;
+  loaded l = load_ok("model m (float[2] x) => (float[2] y) { y = x }\ntrain m (float t) {\n  loss = t\n"
+                     "  schedule = cosine(1, 10, 0.5)\n  schedule = linear(2, 20)\n"
+                     "  data = induction <pool = 8>\n  data = random <all = 1>\n}",
+                     NULL);
+  const kva_train_spec *t = l.m->train;
+  assert_string_equal(t->schedule, "linear");
+  assert_true(t->warmup_steps == 2 && t->total_steps == 20 && t->final_lr_ratio == 0);
+  assert_string_equal(t->data, "random");
+  assert_int_equal(kva_map_len(t->data_args), 1);
+  unload(&l);
+}
+
 static void optimizers_have_their_own_defaults(void **state) {
   (void)state;
   static const struct {
@@ -362,6 +376,7 @@ int main(void) {
       cmocka_unit_test(initialisers_and_flags),
       cmocka_unit_test(train_block),
       cmocka_unit_test(settings_by_condition),
+      cmocka_unit_test(later_settings_replace_earlier_ones),
       cmocka_unit_test(optimizers_have_their_own_defaults),
       cmocka_unit_test(decay_of_matrices),
       cmocka_unit_test(shipped_models_elaborate),

@@ -67,13 +67,11 @@ static void set_decay(trainer *t, const kva_ast_expr *x) {
   if (decay) t->decay = decay;
 }
 
-/* Numbers that the model has not set have the operator's defaults, or else those of the train block. */
 static void use_defaults(trainer *t, const kva_op_info *op) {
   for (uint32_t i = 0; i < kva_train_numbers.n_fields; i++) {
     const kva_attr_field *f = &kva_train_numbers.fields[i];
     if (f->kind != KVA_ATTR_FLOAT || t->is_set[i]) continue;
-    const kva_attr_field *own = kva_attrs_find(op->attrs, f->name, strlen(f->name));
-    *(double *)((char *)t->spec + f->offset) = own ? own->default_value : f->default_value;
+    *(double *)((char *)t->spec + f->offset) = kva_optimizer_default(op, f);
   }
 }
 

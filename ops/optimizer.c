@@ -24,6 +24,11 @@ const char *kva_optimizer_list(kva_arena *arena) {
   return list;
 }
 
+double kva_optimizer_default(const kva_op_info *op, const kva_attr_field *number) {
+  const kva_attr_field *own = kva_attrs_find(op->attrs, number->name, strlen(number->name));
+  return own ? own->default_value : number->default_value;
+}
+
 void *kva_optimizer_attrs(kva_arena *arena, const kva_op_info *op, const kva_train_spec *spec, double weight_decay) {
   char *attrs = kva_attrs_default(arena, op->attrs);
   for (uint32_t i = 0; i < op->attrs->n_fields; i++) {

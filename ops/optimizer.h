@@ -10,6 +10,8 @@
 const kva_op_info *kva_optimizer_find(const char *name);
 uint32_t kva_optimizer_names(const char **out_names);
 const char *kva_optimizer_list(kva_arena *arena);
+/* What a number of the train block is where nothing sets it: the optimizer's default, or else the block's. */
+double kva_optimizer_default(const kva_op_info *op, const kva_attr_field *number);
 /* The attributes of an optimizer's update: the spec's settings, with the given weight_decay. */
 void *kva_optimizer_attrs(kva_arena *arena, const kva_op_info *op, const kva_train_spec *spec, double weight_decay);
 

@@ -15,6 +15,16 @@ grep -q 'define .*@' "$work/llvm" || fail "no function in the LLVM IR"
 grep -q '^.visible .entry' "$work/ptx" || fail "no kernel in the PTX"
 grep -q 'kernel' "$work/kernels" || fail "no kernel in the kernel IR"
 
+# An optimizer chosen by an option has the defaults that it has in a train block.
+cat >"$work/product.kv" <<'KV'
+<ir_version: 10, opset_import: ["" : 17]>
+product (float[N, 2] x) => (float[N, 1] y) <float[2, 1] w = {1.0, 2.0}> {
+  y = MatMul(x, w)
+}
+KV
+expect 0 show "$work/product.kv" --train --loss mse --optimizer adagrad --stage=graph
+says "eps = 1e-10"
+
 # A dump reads back and shows the same.
 for stage in source graph; do
   expect 0 show models/induction.kv --stage="$stage"

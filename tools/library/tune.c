@@ -41,13 +41,22 @@ static kva_status read_inits(const kva_strings *list, kva_arena *arena, kva_tune
   return KVA_OK;
 }
 
+static kva_train_spec *default_spec(const kva_op_info *optimizer, kva_arena *arena) {
+  kva_train_spec *spec = kva_train_spec_create(arena);
+  spec->optimizer = optimizer->name;
+  for (uint32_t i = 0; i < kva_train_numbers.n_fields; i++) {
+    const kva_attr_field *f = &kva_train_numbers.fields[i];
+    if (f->kind == KVA_ATTR_FLOAT) *(double *)((char *)spec + f->offset) = kva_optimizer_default(optimizer, f);
+  }
+  return spec;
+}
+
 static kva_status choose_loss(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
                               kva_loss_options *out) {
   const char *name = c->optimizer ? c->optimizer : "adamw", *labels = c->labels ? c->labels : "int64";
   const kva_op_info *optimizer = kva_optimizer_find(name);
   if (!optimizer) return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", name, kva_optimizer_list(arena));
-  kva_train_spec *spec = kva_train_spec_create(arena);
-  spec->optimizer = optimizer->name;
+  kva_train_spec *spec = default_spec(optimizer, arena);
   spec->weight_decay = c->weight_decay;
   if (lr > 0) spec->lr = lr;
   *out = (kva_loss_options){c->loss, kva_dtype_from_name(labels, strlen(labels)), spec};

@@ -108,6 +108,25 @@ for compiler in "cc -std=c17" "cc -x c++ -std=c++20"; do
   $compiler -Wall -Wextra -Werror -pedantic -I "$work" -fsyntax-only "$work/names.c" >"$work/out" 2>&1 || fail "names with $compiler"
 done
 
+# Sizes divide as in the model: remainders have the divisor's sign, and nothing divides by 0.
+cat >"$work/padded.kv" <<'KV'
+padded (float[T] x, float[N * T] z) => (float[T + mod(-T, 4)] y, float[floordiv(N, T)] w) {
+  y = kv.pad <before = [0], after = [mod(-T, 4)]> (x)
+  w = kv.expand <shape = [floordiv(N, T)]> (kv.reduce_sum <axes = [0], keepdims = false> (z))
+}
+KV
+expect 0 build "$work/padded.kv" -c -o "$work/padded.o"
+cat >"$work/use.c" <<'C'
+#include "mlp.h"
+#include "padded.h"
+int main(void) {
+  padded_dims d = {.T = 5, .N = 7}, none = {.T = 0, .N = 7};
+  return padded_forward_y_bytes(&d) != 8 * 4 || padded_forward_w_bytes(&d) != 4 || padded_forward_w_bytes(&none) != 0;
+}
+C
+cc -std=c99 -Wall -Wextra -Werror -pedantic -I "$work" -I "$work/x-c/deep" -o "$work/use" "$work/use.c" && "$work/use" ||
+  fail "sizes of padded rows in the header"
+
 # No instruction above the level that was asked for.
 if command -v objdump >/dev/null; then
   for level in x86-64-v2 x86-64-v3; do

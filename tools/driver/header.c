@@ -88,16 +88,26 @@ static const char *c_type(kva_dtype t) {
   return types[t] ? types[t] : "uint8_t";
 }
 
-/* min and max are macros in the header. */
+/* As kva_formula_eval: quotients are rounded down, remainders have the divisor's sign. */
 static void add_formula(writer *w, const kva_formula *f, const char *const *symbols) {
-  kva_text text = {0};
-  kva_formula_print(f, symbols, &text);
-  for (const char *s = text.data; s && *s; s++) {
-    bool call =
-        (s == text.data || !isalnum((unsigned char)s[-1])) && (!strncmp(s, "min(", 4) || !strncmp(s, "max(", 4));
-    kva_text_add(w->out, "%s%c", call ? "kva_" : "", *s);
+  static const char *const begin[] = {
+      [KVA_FORMULA_ADD] = "(",        [KVA_FORMULA_MUL] = "(",        [KVA_FORMULA_DIV] = "kva_div(",
+      [KVA_FORMULA_MOD] = "kva_mod(", [KVA_FORMULA_MIN] = "kva_min(", [KVA_FORMULA_MAX] = "kva_max("};
+  const char *stack[KVA_FORMULA_DEPTH];
+  int top = 0;
+  for (int64_t i = 0; i < f->n; i++) {
+    const kva_formula_word *word = &f->words[i];
+    if (word->op == KVA_FORMULA_CONST) {
+      stack[top++] = kva_arena_printf(w->arena, "%lld", (long long)word->arg);
+    } else if (word->op == KVA_FORMULA_SYMBOL) {
+      stack[top++] = symbols[word->arg];
+    } else {
+      const char *between = word->op == KVA_FORMULA_ADD ? " + " : word->op == KVA_FORMULA_MUL ? "*" : ", ";
+      top--;
+      stack[top - 1] = kva_arena_printf(w->arena, "%s%s%s%s)", begin[word->op], stack[top - 1], between, stack[top]);
+    }
   }
-  kva_text_free(&text);
+  kva_text_add(w->out, "%s", stack[0]);
 }
 
 static void add_members(writer *w, const kva_program *p, int32_t n, const int32_t *numbers, const char **names,
@@ -193,6 +203,15 @@ static void add_comment(writer *w, const char *text) {
   kva_text_add(w->out, "\n *\n");
 }
 
+/* Functions of sizes, for all headers of a program; without a quotient there is no size, and a run says so. */
+static const char arithmetic_text[] =
+    "#ifndef KVA_MODEL_ARITHMETIC\n#define KVA_MODEL_ARITHMETIC\n"
+    "static inline int64_t kva_min(int64_t a, int64_t b) {\n  return a < b ? a : b;\n}\n"
+    "static inline int64_t kva_max(int64_t a, int64_t b) {\n  return a > b ? a : b;\n}\n"
+    "static inline int64_t kva_div(int64_t a, int64_t b) {\n"
+    "  return b ? a / b - (a % b != 0 && (a < 0) != (b < 0)) : 0;\n}\n"
+    "static inline int64_t kva_mod(int64_t a, int64_t b) {\n  return a - kva_div(a, b) * b;\n}\n#endif\n\n";
+
 static void add_head(writer *w, const char *description) {
   const char *p = w->prefix;
   kva_text_add(w->out, "/* Model ");
@@ -204,9 +223,9 @@ static void add_head(writer *w, const char *description) {
       " * Generated. Create a context, fill in the structs, run; tensors are dense and row-major. A context is\n"
       " * used by one thread at a time, different contexts and models are independent. */\n"
       "#ifndef KVA_MODEL_%s_H\n#define KVA_MODEL_%s_H\n\n%s\n"
-      "#define kva_min(a, b) ((a) < (b) ? (a) : (b))\n#define kva_max(a, b) ((a) > (b) ? (a) : (b))\n\n"
+      "%s"
       "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
-      p, p, context_text);
+      p, p, context_text, arithmetic_text);
   add_symbols(w);
   kva_text_add(w->out,
                "typedef kva_context %s_context;\n"

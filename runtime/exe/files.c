@@ -21,15 +21,15 @@ static const char *given_file(const kva_run_request *r, const char *name, uint32
   return *next_unnamed < r->files->n ? r->files->v[(*next_unnamed)++] : NULL;
 }
 
-/* The extent, if constants and the request's symbols determine it. */
+/* The extent, if constants and the request's symbols determine it; the last value that is given for one counts. */
 static bool known_extent(const kva_program *p, const kva_formula *f, const kva_run_request *r, int64_t *out) {
   int64_t symbols[64];
   for (int64_t i = 0; i < f->n; i++) {
     const kva_formula_word *w = &f->words[i];
     if (w->op != KVA_FORMULA_SYMBOL) continue;
-    int k = 0;
-    while (k < r->n_dims && strcmp(r->dims[k].name, p->symbols[w->arg]) != 0) k++;
-    if (k == r->n_dims || w->arg >= 64) return false;
+    int k = r->n_dims - 1;
+    while (k >= 0 && strcmp(r->dims[k].name, p->symbols[w->arg]) != 0) k--;
+    if (k < 0 || w->arg >= 64) return false;
     symbols[w->arg] = r->dims[k].value;
   }
   return kva_formula_eval(f, symbols, out);
@@ -151,13 +151,43 @@ static kva_status check_inputs(const kva_program *p, const kva_run_request *r, k
   return KVA_OK;
 }
 
+/* Every value must be of a symbol. */
+static kva_status check_symbols(const kva_program *p, const kva_run_request *r, kva_diag *diag) {
+  for (int i = 0; i < r->n_dims; i++) {
+    int32_t k = 0;
+    while (k < p->n_symbols && strcmp(p->symbols[k], r->dims[i].name) != 0) k++;
+    if (k < p->n_symbols) continue;
+    kva_text known = {0};
+    for (k = 0; k < p->n_symbols; k++) kva_text_add(&known, "%s%s", k ? ", " : "", p->symbols[k]);
+    kva_status status = kva_error(diag, NULL, "pin %s: the model has no such symbol; it has: %s", r->dims[i].name,
+                                  known.data ? known.data : "none");
+    kva_text_free(&known);
+    return status;
+  }
+  return KVA_OK;
+}
+
+/* A file's shape must agree with the request's symbols; the run compares the rest. */
+static kva_status check_extents(const kva_program *p, const kva_buffer_desc *b, const kva_run_request *r,
+                                const kva_tensor *t, kva_diag *diag) {
+  for (int32_t d = 0; r->n_dims && t->rank == b->rank && d < t->rank; d++) {
+    int64_t extent;
+    if (known_extent(p, &b->dims[d], r, &extent) && extent != t->dims[d])
+      return kva_error(diag, NULL, "dimension %d of input '%s' must be %lld, found %lld", d, b->name, (long long)extent,
+                       (long long)t->dims[d]);
+  }
+  return KVA_OK;
+}
+
 kva_status kva_run_inputs(const kva_program *p, const kva_run_request *r, kva_diag *diag, kva_tensor *in) {
   uint32_t next = 0;
   KVA_TRY(check_inputs(p, r, diag));
+  KVA_TRY(check_symbols(p, r, diag));
   for (int32_t i = 0; i < p->n_inputs; i++) {
     const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
     const char *file = given_file(r, b->name, &next);
     KVA_TRY(file ? file_input(p, b, r, file, diag, &in[i]) : random_input(p, b, i, r, diag, &in[i]));
+    KVA_TRY(check_extents(p, b, r, &in[i], diag));
   }
   return KVA_OK;
 }

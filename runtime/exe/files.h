@@ -7,7 +7,7 @@
 
 typedef struct kva_run_request {
   const kva_strings *files; /* "name=file", or in order of the inputs: .npy, or raw elements if the shape is known */
-  int n_dims;               /* values of shape symbols, for inputs whose shape no .npy file gives */
+  int n_dims;               /* values of shape symbols, for inputs whose shape no .npy file gives; files must agree */
   const kva_symbol_value *dims;
   uint64_t seed;          /* for inputs without a file: floats in (-1, 1), integers 0 or 1 */
   int64_t repeat;         /* number of runs; several print median and spread of their times */

@@ -22,6 +22,17 @@ code=0
 "$work/lm" 2>"$work/out" || code=$?
 [ "$code" -eq 1 ] || fail "an input without shape: exit code $code"
 says "--pin"
+# pins CODE PIN...: with the file of 2 rows of 17 tokens.
+pins() {
+  local code=0
+  "$work/lm" --input "$work/tokens.npy" "${@:2}" >"$work/out" 2>&1 || code=$?
+  [ "$code" -eq "$1" ] || fail "${*:2}: exit code $code, expected $1"
+}
+pins 0 --pin B=2 --pin T=3 --pin T=17
+pins 1 --pin t=17
+says "pin t: the model has no such symbol; it has: B, T"
+pins 1 --pin B=2 --pin T=16
+says "dimension 1 of input 'tokens' must be 16, found 17"
 
 # Weights in a file of their own, found beside the executable; a wrong one is noticed.
 mkdir "$work/w"

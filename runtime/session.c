@@ -177,7 +177,7 @@ static kva_status create_parts(kva_session *s, kva_diag *diag) {
                                                      .sleep = s->options.sleep,
                                                      .parallel = s->options.parallel,
                                                      .allocator = s->options.allocator});
-  if (!s->pool) return kva_fail(diag, KVA_MISSING, NULL, "cannot start %d threads", s->options.threads);
+  if (!s->pool) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the session's threads");
   KVA_TRY(create_device(s, diag));
   return create_states(s, diag);
 }

@@ -185,8 +185,7 @@ static kva_status create_parts(kva_session *s, kva_diag *diag) {
 /* Runs before anything refers to the tables. */
 static kva_status attach_weights(kva_session *s, kva_diag *diag) {
   const char *path = s->options.weights;
-  if (!kva_weights_needed(s->artifact))
-    return path ? kva_error(diag, NULL, "weights: %s is not read, for the model has its own inside", path) : KVA_OK;
+  if (!path && !kva_weights_needed(s->artifact)) return KVA_OK;
   KVA_TRY(kva_weights_attach(s->artifact, path, diag, &s->weights));
   s->artifact = kva_weights_artifact(s->weights);
   return KVA_OK;

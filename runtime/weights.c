@@ -54,6 +54,12 @@ static kva_status attach_program(kva_weights *w, const char *path, int32_t index
   return KVA_OK;
 }
 
+/* A build writes a file without tensors if no constant is large. */
+static kva_status check_use(const kva_weights *w, const char *path, kva_diag *diag) {
+  if (kva_weights_needed(&w->artifact) || !kva_safetensors_count(w->file)) return KVA_OK;
+  return kva_error(diag, NULL, "weights: %s is not read, for the model has its own inside", path);
+}
+
 static kva_status attach(kva_weights *w, const char *path, kva_diag *diag) {
   size_t n = (size_t)w->artifact.n_programs;
   w->programs = malloc(n * sizeof *w->programs + 1);
@@ -62,6 +68,7 @@ static kva_status attach(kva_weights *w, const char *path, kva_diag *diag) {
   memcpy(w->programs, w->artifact.programs, n * sizeof *w->programs);
   w->artifact.programs = w->programs;
   KVA_TRY(kva_safetensors_open(path, diag, &w->file));
+  KVA_TRY(check_use(w, path, diag));
   for (int32_t i = 0; i < w->artifact.n_programs; i++) KVA_TRY(attach_program(w, path, i, diag));
   return KVA_OK;
 }

@@ -11,7 +11,7 @@ typedef struct kva_weights kva_weights;
 
 /* Whether constants are missing from the artefact. */
 bool kva_weights_needed(const kva_artifact *a);
-/* `a` must outlive the result. */
+/* `a` must outlive the result. A file of tensors for an artefact that needs none is an error. */
 KVA_MUST_USE kva_status kva_weights_attach(const kva_artifact *a, const char *path, kva_diag *diag,
                                            kva_weights **out_weights);
 const kva_artifact *kva_weights_artifact(const kva_weights *w);

@@ -49,6 +49,9 @@ code=0
 "$work/lm" --input "$work/tokens.npy" --weights "$work/w/lm.safetensors" >"$work/out" 2>&1 || code=$?
 [ "$code" -eq 1 ] || fail "weights for a model that has its own: exit code $code"
 says "has its own inside"
+echo 'model twice (float[N] x) => (float[N] y) { y = x + x }' >"$work/twice.kv"
+expect 0 build "$work/twice.kv" --exe --weights "$work/w/none.safetensors" -o "$work/w/twice"
+"$work/w/twice" --pin N=4 >"$work/out" 2>&1 || fail "a model without weights, built with a file of them"
 mv "$work/w/lm.safetensors" "$work/w/gone"
 code=0
 "$work/w/lm" --input "$work/tokens.npy" >"$work/out" 2>&1 || code=$?

@@ -282,6 +282,13 @@ expect 1 build models/mlp.kv --target z80 -c -o "$work/no"
 says "x86-64-v3"
 expect 1 build models/mlp.kv --target sparc-linux-gnu -c -o "$work/no"
 [ ! -e "$work/no" ] || fail "a failed build left a file"
+expect 1 build models/mlp.kv -c -o "$work/no.h"
+says "the header would be written there"
+for name in no.o no.h; do
+  expect 1 build models/mlp.kv -c --weights "$work/$name" -o "$work/no.o"
+  says "--weights $work/$name: another file"
+done
+[ ! -e "$work/no.h" ] && [ ! -e "$work/no.o" ] || fail "a build with two files of one name left one"
 
 # Builds for GPUs alone have the graph of GPUs: small updates share kernels.
 expect 0 build models/mlp.kv --train --target sm_80 --emit=ptx -o "$work/gpu.ptx"

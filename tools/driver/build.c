@@ -155,6 +155,17 @@ static const char *beside(const build *b, const char *extension) {
   return kva_arena_printf(b->arena, "%.*s%s", stem, out, extension);
 }
 
+/* Object or library, header and weights are files of their own. */
+static kva_status check_names(const build *b) {
+  const kva_build_options *o = b->o;
+  const char *header = o->form == KVA_BUILD_NOTHING || o->form == KVA_BUILD_EXE ? NULL : beside(b, ".h");
+  if (header && !strcmp(header, o->output))
+    return kva_error(b->diag, NULL, "-o %s: the header would be written there, too; give another name", o->output);
+  if (o->weights && (!strcmp(o->weights, o->output) || (header && !strcmp(o->weights, header))))
+    return kva_error(b->diag, NULL, "--weights %s: another file of the build would be written there, too", o->weights);
+  return KVA_OK;
+}
+
 /* A text is written to OUT itself if it is the only output. */
 static const char *text_path(const build *b, const kva_target_options *target, const char *extension) {
   const kva_build_options *o = b->o;
@@ -402,7 +413,8 @@ kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_
                                             .sequences = options->texts ? options->texts->together : 0,
                                             .memory = options->memory,
                                             .mesh = options->mesh}};
-  kva_status status = check_deployable(m, diag);
+  kva_status status = check_names(&b);
+  if (status == KVA_OK) status = check_deployable(m, diag);
   if (options->train) note_ranges(&b);
   if (status == KVA_OK) status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);

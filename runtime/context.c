@@ -57,8 +57,12 @@ static kva_status fill(kva_context *c, const kva_context_options *o, kva_diag *d
 
 static void tell(const kva_diag *diag, kva_status status, char *message, size_t size) {
   if (!message || !size) return;
-  const char *text = kva_diag_count(diag) ? kva_diag_message(diag, 0, NULL, NULL) : kva_status_name(status);
-  snprintf(message, size, "%s", status == KVA_OK ? "" : text);
+  kva_loc loc = {0};
+  const char *text = kva_diag_count(diag) ? kva_diag_message(diag, 0, NULL, &loc) : kva_status_name(status);
+  if (status == KVA_OK)
+    message[0] = 0;
+  else
+    snprintf(message, size, "%s%s%s", loc.file ? loc.file : "", loc.file ? ": " : "", text);
 }
 
 int kva_context_create(const kva_artifact *artifact, const kva_context_options *options, kva_context **out_context,

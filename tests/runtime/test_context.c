@@ -145,6 +145,10 @@ static void tells_what_is_wrong(void **unused) {
                                       sizeof message),
                    KVA_INVALID);
   assert_non_null(strstr(message, "aligned"));
+  assert_int_equal(kva_context_create(&sample_artifact, &(kva_context_options){.weights = "/no/such/weights"}, &c,
+                                      message, sizeof message),
+                   KVA_IO);
+  assert_non_null(strstr(message, "/no/such/weights: "));
   assert_int_equal(kva_context_create(&sample_artifact, NULL, &c, message, 5), 0);
   const void *in[] = {NULL};
   void *out[] = {NULL, NULL};

@@ -65,6 +65,11 @@ static void tell(const kva_diag *diag, kva_status status, char *message, size_t 
     snprintf(message, size, "%s%s%s", loc.file ? loc.file : "", loc.file ? ": " : "", text);
 }
 
+static bool has_functions(const kva_context_options *o) {
+  const kva_allocator *a = o->allocator;
+  return (!a || (a->allocate && a->release)) && (!o->parallel || o->parallel->run);
+}
+
 int kva_context_create(const kva_artifact *artifact, const kva_context_options *options, kva_context **out_context,
                        char *message, size_t message_size) {
   static const kva_context_options defaults;
@@ -74,6 +79,10 @@ int kva_context_create(const kva_artifact *artifact, const kva_context_options *
     return KVA_INVALID;
   }
   if (!options) options = &defaults;
+  if (!has_functions(options)) {
+    if (message && message_size) snprintf(message, message_size, "allocator or parallel lacks a function");
+    return KVA_INVALID;
+  }
   kva_diag *diag = kva_diag_create();
   kva_context *c = kva_allocate(options->allocator, sizeof *c, _Alignof(kva_context));
   kva_status status = KVA_NO_MEMORY;

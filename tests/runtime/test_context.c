@@ -180,6 +180,13 @@ static void null_pointers(void **state) {
   assert_int_equal(kva_context_arena_bytes(&sample_artifact, P_TOTAL, NULL), -1);
   kva_context_dims(NULL, 0, NULL);
   kva_context_destroy(NULL);
+  const kva_allocator no_release = {.allocate = allocate};
+  const kva_parallel no_run = {.threads = 2};
+  const kva_context_options without[] = {{.allocator = &no_release}, {.parallel = &no_run}};
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(kva_context_create(&sample_artifact, &without[i], &c, message, sizeof message), KVA_INVALID);
+    assert_string_equal(message, "allocator or parallel lacks a function");
+  }
   assert_int_equal(kva_context_create(&sample_artifact, NULL, &c, NULL, 0), KVA_OK);
   assert_int_equal(kva_context_run(c, P_TOTAL, NULL, NULL, NULL), KVA_INVALID);
   assert_string_equal(kva_context_error(c), "inputs, outputs and dims must not be null");

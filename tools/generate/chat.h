@@ -13,11 +13,14 @@ typedef struct kva_message {
   const char *text;
 } kva_message;
 
-#define KVA_CHATS "chatml|llama3|gemma|phi3|zephyr|llama2|mistral|plain"
+#define KVA_CHATS                                                                                            \
+  "chatml|llama3|gemma|phi3|zephyr|llama2|mistral|plain|qwen2|qwen2.5|qwen3|smollm2|phi4|llama3.1|llama3.2|" \
+  "mistral-v0.2|mistral-v1|mistral-v3|mistral-nemo"
 /* A format of KVA_CHATS; NULL: no such format. */
 const kva_chat *kva_chat_named(const char *name);
-/* The format of a tokenizer.json: by the chat template of tokenizer_config.json beside it, else by the names of special
- * tokens. *out_chat is NULL where neither tells; KVA_UNSUPPORTED: there is a template, of no known format. */
+/* The format of a tokenizer.json: by the chat template beside it (chat_template.jinja, or in tokenizer_config.json),
+ * else by the names of special tokens. *out_chat is NULL where neither tells; KVA_UNSUPPORTED: there is a template, of
+ * no known format. */
 KVA_MUST_USE kva_status kva_chat_find(const char *tokenizer_path, const kva_tokenizer *t, kva_diag *diag,
                                       const kva_chat **out_chat);
 /* For words of options: that of the name, or for "auto" that of the tokenizer (path NULL: bytes have none). */

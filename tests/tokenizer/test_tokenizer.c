@@ -150,6 +150,26 @@ static void ends_of_documents(void **unused) {
   kva_tokenizer_destroy(words);
 }
 
+/* The only token of a tokenizer. */
+static void expect_end(const char *token, bool of_document) {
+  kva_text json = {0};
+  kva_tokenizer *t;
+  kva_text_add(&json, "{\"model\": {\"vocab\": {\"%s\": 0}, \"merges\": []}}", token);
+  assert_int_equal(kva_tokenizer_parse("t", json.data, json.len, NULL, &t), KVA_OK);
+  assert_true(kva_tokenizer_ends(t, 0));
+  assert_int_equal(kva_tokenizer_end(t), of_document ? 0 : -1);
+  kva_tokenizer_destroy(t);
+  kva_text_free(&json);
+}
+
+static void ends_of_turns(void **unused) {
+  (void)unused;
+  static const char *const turns[] = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<end_of_turn>",
+                                      "<turn|>",    "<|end|>",    "<|return|>", "<|EOT|>", "<|END_OF_TURN_TOKEN|>"};
+  for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) expect_end(turns[i], false);
+  expect_end("<\uFF5Cend\u2581of\u2581sentence\uFF5C>", true);
+}
+
 /* ---- hostile files ----------------------------------------------------------------------------------------------- */
 
 static void expect_error(const char *json, kva_status status, const char *message) {
@@ -278,6 +298,7 @@ int main(void) {
       cmocka_unit_test(a_refused_text_leaves_no_trace),
       cmocka_unit_test(many_marks_are_ordered),
       cmocka_unit_test(ends_of_documents),
+      cmocka_unit_test(ends_of_turns),
       cmocka_unit_test(what_is_not_supported_is_named),
       cmocka_unit_test(changed_files_do_no_harm),
       cmocka_unit_test(hostile_expressions_end),

@@ -36,9 +36,24 @@ int64_t kva_tokenizer_find(const kva_tokenizer *t, const char *text) {
 }
 
 /* Names of tokens that end documents, then of those that end the turns of a chat. */
-static const char *const ends[] = {"<|endoftext|>", "<|end_of_text|>", "</s>",       "<eos>",         "[EOS]",
-                                   "<|eod|>",       "<|im_end|>",      "<|eot_id|>", "<end_of_turn>", "<|end|>"};
-enum { N_ENDS = sizeof ends / sizeof *ends, FIRST_OF_TURNS = 6 };
+static const char *const ends[] = {"<|endoftext|>",
+                                   "<|end_of_text|>",
+                                   "</s>",
+                                   "<eos>",
+                                   "[EOS]",
+                                   "<|eod|>",
+                                   "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
+                                   "<|im_end|>",
+                                   "<|eot_id|>",
+                                   "<|eom_id|>",
+                                   "<|eot|>",
+                                   "<end_of_turn>",
+                                   "<turn|>",
+                                   "<|end|>",
+                                   "<|return|>",
+                                   "<|EOT|>",
+                                   "<|END_OF_TURN_TOKEN|>"};
+enum { N_ENDS = sizeof ends / sizeof *ends, FIRST_OF_TURNS = 7 };
 
 int64_t kva_tokenizer_end(const kva_tokenizer *t) {
   if (t->bytes) return END_OF_BYTES;

@@ -99,12 +99,14 @@ def refusals(s):
                        ({"prompt": "a", "temperature": -1}, "temperature"), ({"prompt": "a", "temperature": "x"}, "temperature"),
                        ({"prompt": "a", "top_p": 0}, "top_p"), ({"prompt": "a", "stop": ""}, "stop"), ({"prompt": "a", "stop": ["a"] * 5}, "stop"),
                        ({"prompt": "a", "stream": 1}, "true or false"), ({"prompt": "a", "logprobs": 3}, "logprobs"),
+                       ({"prompt": "a", "stream_options": [1]}, "stream_options: expected"), ({"prompt": "a", "stream_options": "a"}, "stream_options"),
                        ({"prompt": "a", "suffix": "b"}, "suffix"), ({"prompt": "a", "messages": []}, "messages"), ({"prompt": "a", "colour": 1}, "colour"),
                        ({"prompt": "a" * 300}, "takes 300 together"), ({"prompt": "a" * 200, "max_tokens": 101}, "takes 300 together"),
                        ({"prompt": "a", "max_tokens": 301}, "max_tokens: expected"), ({"prompt": "a", "x" + "\u00e9" * 99: 1}, "not known")]:
         refused(400, says, body)
     for messages, says in [([], "not empty"), ([{"role": "cook", "content": "a"}], "the role"), ([{"role": "user"}], "content that is text"),
                            ([{"role": "user", "content": [{"type": "image_url"}]}], "content that is text"),
+                           ([{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, {"role": "user", "content": "a"}], "tool_calls"),
                            ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "the last message")]:
         refused(400, says, {"messages": messages}, "/v1/chat/completions")
     refused(404, "does not exist", {"prompt": "a", "model": "gpt-9"})
@@ -212,6 +214,9 @@ def nothing_said(s):
     """null is as if the member were not there."""
     for name in ("best_of", "response_format", "logprobs", "logit_bias", "stop", "n", "seed", "max_tokens", "stream", "stream_options"):
         assert s.complete(prompt="a", **{name: None})["choices"][0]["index"] == 0, name
+    answer = {"role": "assistant", "content": "b", "refusal": None, "tool_calls": None, "function_call": None, "audio": None}
+    status, text = s.ask("POST", "/v1/chat/completions", {"messages": [answer, {"role": "user", "content": "a", "tool_calls": []}], "max_tokens": 1})
+    assert status == 200, text
 
 
 def bytes_alone():

@@ -149,10 +149,22 @@ static bool add_content(const json_t *content, kva_text *out) {
   return json_is_string(content) || json_is_array(content);
 }
 
+/* What formats of chats have no place for. */
+static const char *unknown_part(const json_t *message) {
+  static const char *const parts[] = {"tool_calls", "function_call", "audio"};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    const json_t *v = member(message, parts[i]);
+    if (v && !is_harmless(parts[i], v)) return parts[i];
+  }
+  return NULL;
+}
+
 static bool read_message(const json_t *v, kva_message *m, kva_text *text, kva_http_error *e) {
+  const char *unknown = unknown_part(v);
   const char *role = json_string_value(json_object_get(v, "role"));
   m->role = role ? kva_role_named(role) : KVA_ROLES;
   if (m->role == KVA_ROLES) return invalid(e, "messages: expected the role system, user or assistant");
+  if (unknown) return invalid(e, "messages: %s: not supported", unknown);
   if (!add_content(json_object_get(v, "content"), text)) return invalid(e, "messages: expected content that is text");
   m->text = text->data;
   return true;
@@ -272,8 +284,9 @@ static bool take_all(kva_job *j, json_t *o, kva_http_error *e) {
   if (!check_model(j->server, o, e) || !check_names(o, j->chat, e)) return false;
   if (!take_sampling(o, &pattern.sampling, e) || !take_integer(o, "n", 1, j->server->o.max_texts, &each, e))
     return false;
-  if (!take_bool(o, "stream", &j->stream, e) || !take_bool(member(o, "stream_options"), "include_usage", &j->usage, e))
-    return false;
+  const json_t *options = member(o, "stream_options");
+  if (options && !json_is_object(options)) return invalid(e, "stream_options: expected an object");
+  if (!take_bool(o, "stream", &j->stream, e) || !take_bool(options, "include_usage", &j->usage, e)) return false;
   if (!(j->chat ? take_messages(j, o, e) : take_prompts(j, o, e))) return false;
   if (!take_stops(j, o, &pattern.n_stops, e) || !take_lengths(j, o, &pattern.max_tokens, e)) return false;
   if (j->n_prompts * each > j->server->o.max_texts)

@@ -187,6 +187,19 @@ static kva_value *simplify_expand(kva_builder *b, kva_node *n) {
              : NULL;
 }
 
+/* Numbers along one axis alone, where another one's extent is not known: they are constants then. */
+static kva_value *simplify_iota(kva_builder *b, kva_node *n) {
+  kva_iota_attrs a = *(const kva_iota_attrs *)n->attrs;
+  const kva_type *t = n->results[0].type;
+  kva_dim shape[KVA_MAX_RANK];
+  int64_t extent;
+  if (a.axis < 0) a.axis += t->rank;
+  if (kva_type_is_static(t) || !kva_expr_is_const(t->dims[a.axis], &extent)) return NULL;
+  for (uint32_t i = 0; i < t->rank; i++) shape[i] = i == a.axis ? t->dims[i] : kva_expr_const(b->m->exprs, 1);
+  a.shape = (kva_dims){t->rank, shape};
+  return kva_expand_like(b, kva_build(b, KVA_OP_iota, 0, NULL, &a), t);
+}
+
 /* Parts of no elements are left out, such as the empty cache of a first step. */
 static kva_value *simplify_concat(kva_builder *b, kva_node *n) {
   int64_t axis = ((const kva_concat_attrs *)n->attrs)->axis;
@@ -261,6 +274,7 @@ static rule_fn rule_for(const kva_node *n) {
   case KVA_OP_reshape: return simplify_reshape;
   case KVA_OP_transpose: return simplify_transpose;
   case KVA_OP_expand: return simplify_expand;
+  case KVA_OP_iota: return simplify_iota;
   case KVA_OP_concat: return simplify_concat;
   case KVA_OP_pad: return simplify_pad;
   case KVA_OP_slice: return simplify_slice;

@@ -112,6 +112,19 @@ static void many_layers(void **state) {
   check(&m, "lm.kv with 6 layers");
 }
 
+/* A step's attention has a kernel of its own there: one, three and eight heads for a key head. */
+static void heads_of_whole_vectors(void **state) {
+  (void)state;
+  model m = load("models/lm.kv", (const char *[]){"vocab", "23", "ffn", "24", "d", "64", "heads", "2", NULL});
+  check(&m, "lm.kv with heads of 32 channels");
+  m = load("models/lm.kv",
+           (const char *[]){"vocab", "23", "ffn", "24", "d", "96", "heads", "6", "kv_heads", "2", NULL});
+  check(&m, "lm.kv with 3 heads for a key head");
+  m = load("models/lm.kv",
+           (const char *[]){"vocab", "23", "ffn", "24", "d", "128", "heads", "8", "kv_heads", "1", NULL});
+  check(&m, "lm.kv with 8 heads for a key head");
+}
+
 static void without_shift(void **state) {
   (void)state;
   model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", "shift", "false", NULL});
@@ -570,6 +583,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(language_model),
       cmocka_unit_test(many_layers),
+      cmocka_unit_test(heads_of_whole_vectors),
       cmocka_unit_test(without_shift),
       cmocka_unit_test(documents),
       cmocka_unit_test(shifts_of_all_kinds),

@@ -31,12 +31,16 @@ static bool moves_elements(const kva_node *n) {
   }
 }
 
+static bool computes(const kva_node *n) {
+  return n->op->traits & KVA_ELEMENTWISE && !kva_is(n, KVA_OP_dropout);
+}
+
 enum { DEPTH = 8 }; /* of operators that folding has not computed yet */
 
 static bool is_constant(const kva_value *v, int depth) {
   const kva_node *n = v->def;
   if (!n || !n->n_operands) return n && (kva_is(n, KVA_OP_constant) || kva_is(n, KVA_OP_iota));
-  bool known = depth > 0 && n->op->traits & KVA_ELEMENTWISE && !kva_is(n, KVA_OP_dropout);
+  bool known = depth > 0 && computes(n);
   for (uint32_t i = 0; known && i < n->n_operands; i++)
     known = kva_operand(n, i) && is_constant(kva_operand(n, i), depth - 1);
   return known;
@@ -68,9 +72,8 @@ static kva_value *of_spread(kva_builder *b, const kva_node *n) {
 }
 
 kva_value *kva_simplify_uniform(kva_builder *b, kva_node *n) {
-  bool computes = n->op->traits & KVA_ELEMENTWISE && !kva_is(n, KVA_OP_dropout);
-  if (n->n_results != 1 || (!computes && !moves_elements(n))) return NULL;
-  kva_value *x = computes ? of_spread(b, n) : spread_number(kva_operand(n, 0));
+  if (n->n_results != 1 || (!computes(n) && !moves_elements(n))) return NULL;
+  kva_value *x = computes(n) ? of_spread(b, n) : spread_number(kva_operand(n, 0));
   if (!x || b->failed) return NULL;
   if (is_number(x) && x->type->rank) x = kva_reshape(b, x, 0, NULL);
   return kva_expand_like(b, x, n->results[0].type);

@@ -36,6 +36,10 @@ kva_kernel_choice kva_kernel_choose(kva_lower *l, const kva_node *n);
 /* A predicate that refuses nothing. */
 const char *kva_kernel_takes_all(kva_lower *l, const kva_node *n);
 
+static inline int64_t kva_ceil_div(int64_t x, int64_t by) {
+  return (x + by - 1) / by;
+}
+
 /* Opens nested loops over `n` extents; out_vars[k] become their variables. */
 void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim *extents, kva_kloop **out_loops,
                     const kva_expr **out_vars);

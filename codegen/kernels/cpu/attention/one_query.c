@@ -12,7 +12,6 @@
  * Each number is rounded as any/attention/attention.c rounds it: sums run over the same elements in the same order. So
  * a token that is decoded has the bits that it has in a prompt. */
 #include "codegen/kernels/any/attention/query_tile.h"
-#include "codegen/kernels/cpu/contract/contract.h"
 #include "ir/dialect_cpu.h"
 
 #include <math.h>

@@ -5,9 +5,6 @@
 #include "codegen/kernels/any/contract/contraction.h"
 #include "ops/matmul.h"
 
-static inline int64_t kva_ceil_div(int64_t x, int64_t by) {
-  return (x + by - 1) / by;
-}
 static inline int64_t kva_round_up(int64_t x, int64_t to) {
   return kva_ceil_div(x, to) * to;
 }

@@ -109,7 +109,7 @@ typedef struct kva_stream {
   uint64_t key;
   uint64_t high;     /* step and evaluation */
   uint64_t row;      /* upper half of the counter; the lower half counts blocks */
-  uint64_t rows;     /* of the whole batch; nothing that is drawn depends on them */
+  uint64_t rows;     /* of the whole batch; its words do not depend on them */
   uint32_t block[4]; /* the words of the last block */
   uint64_t drawn;
 } kva_stream;

@@ -212,6 +212,7 @@ static const char *find(const char *text, const char *sign) {
   return end;
 }
 
+/* Whether a text goes on with words of its own, not with its end or an expression. */
 static bool is_said(const char *rest) {
   return *rest && !strchr("'\"{", *rest);
 }

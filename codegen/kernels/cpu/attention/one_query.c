@@ -6,8 +6,9 @@
  *   sum += p                          key by key
  *   y[d] += p[key] V[key][d]          channels across lanes, key by key
  *
- * Pages of a cache lie apart, so hardware prefetching begins anew with each block: while scores are computed, the keys
- * and values of the next block are fetched.
+ * Pages of a cache lie apart, so hardware prefetching begins anew with each block. The next one is fetched meanwhile,
+ * values while scores are computed and keys while values are added: a few lines at a time, since more of them wait for
+ * each other, and what follows waits for them.
  *
  * Each number is rounded as any/attention/attention.c rounds it: sums run over the same elements in the same order. So
  * a token that is decoded has the bits that it has in a prompt. */

@@ -27,6 +27,7 @@ typedef struct cpu_row {
   uint32_t dots;  /* KVA_TARGET_DOT4, KVA_TARGET_DOT4_SIGNED, KVA_TARGET_DOT2, KVA_TARGET_AMX */
   int machine;    /* index in machines */
   uint32_t needs; /* kva_code.needs */
+  int most_ahead; /* kva_target.most_ahead */
 } cpu_row;
 #define SIGNED KVA_TARGET_DOT4_SIGNED
 #define DOTS   (KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED)
@@ -40,29 +41,32 @@ typedef struct cpu_row {
 #define SPR (ICE | KVA_CPU_AMX_TILE | KVA_CPU_AVX512BF16 | KVA_CPU_AVX512FP16 | KVA_CPU_AVXVNNI)
 #define A76 (KVA_CPU_DOTPROD | KVA_CPU_FULLFP16 | KVA_CPU_LSE)
 #define V1  (A76 | KVA_CPU_BF16 | KVA_CPU_I8MM | KVA_CPU_SVE)
+/* Measured: one thread reads a stream at 23 GB/s without fetching ahead and with it by up to 1 KiB, at 15 with 2 KiB,
+ * at 19 with 4 or 8. */
+#define ZEN4_AHEAD 512
 static const cpu_row cpus[] = {
-    {"x86-64", 128, 0, X86, 0},
-    {"x86-64-v2", 128, 0, X86, V2},
-    {"x86-64-v3", 256, 0, X86, V3},
-    {"x86-64-v4", 512, 0, X86, V4},
-    {"haswell", 256, 0, X86, V3},
-    {"skylake", 256, 0, X86, V3},
-    {"skylake-avx512", 512, 0, X86, V4},
-    {"cascadelake", 512, KVA_TARGET_DOT4, X86, V4 | KVA_CPU_AVX512VNNI},
-    {"icelake-server", 512, KVA_TARGET_DOT4, X86, ICE},
-    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86, SPR},
-    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 | KVA_CPU_AVXVNNI | KVA_CPU_GFNI},
-    {"znver1", 256, 0, X86, V3 | KVA_CPU_SSE4A},
-    {"znver2", 256, 0, X86, V3 | KVA_CPU_SSE4A},
-    {"znver3", 256, 0, X86, V3 | KVA_CPU_SSE4A},
-    {"znver4", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_SSE4A},
-    {"znver5", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_AVXVNNI | KVA_CPU_SSE4A},
-    {"cortex-a72", 128, 0, AARCH64, 0},
-    {"cortex-a76", 128, SIGNED, AARCH64, A76},
-    {"neoverse-n1", 128, SIGNED, AARCH64, A76},
-    {"apple-m1", 128, SIGNED, AARCH64, A76 | KVA_CPU_SHA3},
-    {"neoverse-v1", 128, DOTS, AARCH64, V1 | KVA_CPU_SHA3},
-    {"neoverse-n2", 128, DOTS, AARCH64, V1 | KVA_CPU_SVE2},
+    {"x86-64", 128, 0, X86, 0, 0},
+    {"x86-64-v2", 128, 0, X86, V2, 0},
+    {"x86-64-v3", 256, 0, X86, V3, 0},
+    {"x86-64-v4", 512, 0, X86, V4, 0},
+    {"haswell", 256, 0, X86, V3, 0},
+    {"skylake", 256, 0, X86, V3, 0},
+    {"skylake-avx512", 512, 0, X86, V4, 0},
+    {"cascadelake", 512, KVA_TARGET_DOT4, X86, V4 | KVA_CPU_AVX512VNNI, 0},
+    {"icelake-server", 512, KVA_TARGET_DOT4, X86, ICE, 0},
+    {"sapphirerapids", 512, KVA_TARGET_DOT4 | KVA_TARGET_AMX, X86, SPR, 0},
+    {"alderlake", 256, KVA_TARGET_DOT4, X86, V3 | KVA_CPU_AVXVNNI | KVA_CPU_GFNI, 0},
+    {"znver1", 256, 0, X86, V3 | KVA_CPU_SSE4A, 0},
+    {"znver2", 256, 0, X86, V3 | KVA_CPU_SSE4A, 0},
+    {"znver3", 256, 0, X86, V3 | KVA_CPU_SSE4A, 0},
+    {"znver4", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_SSE4A, ZEN4_AHEAD},
+    {"znver5", 512, ZEN, X86, ICE | KVA_CPU_AVX512BF16 | KVA_CPU_AVXVNNI | KVA_CPU_SSE4A, 0},
+    {"cortex-a72", 128, 0, AARCH64, 0, 0},
+    {"cortex-a76", 128, SIGNED, AARCH64, A76, 0},
+    {"neoverse-n1", 128, SIGNED, AARCH64, A76, 0},
+    {"apple-m1", 128, SIGNED, AARCH64, A76 | KVA_CPU_SHA3, 0},
+    {"neoverse-v1", 128, DOTS, AARCH64, V1 | KVA_CPU_SHA3, 0},
+    {"neoverse-n2", 128, DOTS, AARCH64, V1 | KVA_CPU_SVE2, 0},
 };
 
 static const cpu_row *find_cpu(const char *name) {
@@ -177,12 +181,14 @@ static void describe_cpu(const kva_target_options *options, const machine_row *r
   bool is_x86 = row == &machines[X86], own = !options->cpu && !options->triple;
   int widest = is_x86 ? widest_vector(cpu->name, cpu->features) : 128;
   int bits = options->vector_bits ? options->vector_bits : widest;
+  const cpu_row *known = find_cpu(cpu->name);
   bool fma = own ? strstr(cpu->features, "+fma") != NULL : widest >= 256;
   *out = (kva_target){.kind = KVA_TARGET_CPU,
                       .features = is_x86 ? x86_features(cpu, fma, bits <= widest) : aarch64_features(cpu),
                       .vector_bytes = bits / 8,
                       .vector_registers = bits == 512 || !is_x86 ? 32 : 16,
                       .l2_bytes = own ? of_this_machine(_SC_LEVEL2_CACHE_SIZE, COMMON_L2) : COMMON_L2,
+                      .most_ahead = known ? known->most_ahead : 0,
                       .cores = own ? cores_of_this_machine() : COMMON_CORES};
   snprintf(out->description, sizeof out->description, "%s %s %d-bit", row->arch, cpu->name, bits);
 }

@@ -33,6 +33,7 @@ typedef struct kva_target {
   int vector_registers; /* vector registers that a loop may fill; GPU: those of a thread, which are narrower, as many as
                            leave room for other threads */
   int64_t l2_bytes;     /* CPU: L2 cache of a core */
+  int64_t most_ahead;   /* CPU: bytes further on in one stream whose fetching disturbs the CPU's own; 0: none known */
   int cores;            /* CPU: that are to have items of a kernel. Results do not depend on it */
   int subgroup_width;   /* GPU: threads that run together (a warp) */
   int multiprocessors;  /* GPU: that a grid keeps busy. Sums over blocks depend on it: see target.c */

@@ -235,10 +235,15 @@ static const kva_expr *sum_at(const skinny *x, int64_t r, const kva_expr *j) {
   return plus(x, num(x, r * x->panel), j);
 }
 
+static int64_t bytes_ahead(const skinny *x) {
+  int64_t wanted = x->factor_block ? CODES_AHEAD : AHEAD, most = x->c->l->target->most_ahead;
+  return most && most < wanted ? most : wanted;
+}
+
 static kva_kval ahead_of(const skinny *x, kva_kval (*element)(const kva_contraction *c, const kva_contract_at *at),
                          const kva_expr *k, const kva_expr *j) {
   kva_contract_at where = column_at(x, k, plus(x, x->col0, j));
-  x->kb->prefetch_bytes = x->factor_block ? CODES_AHEAD : AHEAD;
+  x->kb->prefetch_bytes = bytes_ahead(x);
   kva_kval v = element(x->c, &where);
   x->kb->prefetch_bytes = 0;
   return v;

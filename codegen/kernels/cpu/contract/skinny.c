@@ -17,7 +17,7 @@ enum {
   MIN_PANEL = 128, /* less of a row is fetched slowly */
   MAX_PANEL = 1024,
   STREAMS = 8,      /* that hardware prefetching follows easily */
-  PANEL_STEPS = 32, /* in panels, for few rows */
+  PANEL_STEPS = 16, /* in panels, for few rows; with more, loads of 16-bit floats spill */
   ROWS_AT_ONCE = 2, /* where their number is not known */
   ACCUMULATORS = 16,
   AHEAD = 2048,       /* bytes of a panel: hardware prefetching does not keep up */

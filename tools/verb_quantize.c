@@ -66,13 +66,15 @@ static kva_status add_parameter(writer *w, const char *name, const kva_tensor_da
   return KVA_OK;
 }
 
+/* Here and below the axis is asked for in a statement of its own: arguments of one call are evaluated in any order. */
 static kva_status add_states(writer *w, const kva_module *m) {
   for (uint32_t i = 0; i < m->states.len; i++) {
     const kva_state *s = m->states.data[i];
     uint32_t axis = 0;
     if (s->kind != KVA_STATE_PARAM) continue;
     if (!s->data) return kva_error(w->diag, &s->loc, "parameter '%s' has no value: give --weights", s->name);
-    KVA_TRY(add_parameter(w, s->name, s->data, kva_readers_of_state(m, s, &axis) == KVA_READ_BY_PRODUCTS, axis));
+    kva_readers readers = kva_readers_of_state(m, s, &axis);
+    KVA_TRY(add_parameter(w, s->name, s->data, readers == KVA_READ_BY_PRODUCTS, axis));
   }
   return KVA_OK;
 }
@@ -83,7 +85,8 @@ static kva_status add_constants(writer *w, const kva_module *m) {
     if (!kva_is_named_constant(n) || !kva_is(n, KVA_OP_constant)) continue;
     const kva_value *v = &n->results[0];
     const kva_tensor_data *t = ((const kva_constant_attrs *)n->attrs)->value;
-    KVA_TRY(add_parameter(w, v->name, t, kva_readers_of(v, &axis) == KVA_READ_BY_PRODUCTS, axis));
+    kva_readers readers = kva_readers_of(v, &axis);
+    KVA_TRY(add_parameter(w, v->name, t, readers == KVA_READ_BY_PRODUCTS, axis));
   }
   return KVA_OK;
 }

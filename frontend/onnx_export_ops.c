@@ -197,27 +197,32 @@ static kva_status export_transpose(kva_export *e, const kva_node *n, const char 
   return KVA_OK;
 }
 
-/* Ends are one past the last element. Backward slices give the end minus the extent, because -1 would mean the last
- * element. */
+/* The end of a slice is one past its last element. Before the first one, -1 would mean the last one: it is the least
+ * number, or where the last element may be any, counted from the end. A reader that does not know the extent can tell
+ * only of the first two forms which element they mean. */
+static kva_dim slice_end(kva_expr_ctx *c, kva_dim last, int64_t step, kva_dim extent) {
+  kva_dim before = kva_expr_addi(c, last, -1);
+  if (step > 0) return kva_expr_addi(c, last, 1);
+  if (kva_expr_is(last, 0)) return kva_expr_const(c, INT64_MIN);
+  return kva_expr_provably_le(c, kva_expr_const(c, 0), before) ? before : kva_expr_sub(c, before, extent);
+}
+
 static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_slice_attrs *a = n->attrs;
   const kva_type *x = kva_operand(n, 0)->type;
   kva_expr_ctx *c = e->m->exprs;
-  kva_dim ends[KVA_MAX_RANK];
+  kva_dim starts[KVA_MAX_RANK], ends[KVA_MAX_RANK];
   int64_t axes[KVA_MAX_RANK], steps[KVA_MAX_RANK];
   for (uint32_t i = 0; i < x->rank; i++) {
     steps[i] = a->steps.n ? a->steps.v[i] : 1;
     axes[i] = i;
     kva_dim span = kva_expr_muli(c, kva_expr_addi(c, a->shape.v[i], -1), steps[i]);
     kva_dim last = kva_expr_add(c, a->starts.v[i], span);
-    if (kva_expr_is(a->shape.v[i], 0))
-      ends[i] = a->starts.v[i];
-    else if (steps[i] > 0)
-      ends[i] = kva_expr_addi(c, last, 1);
-    else
-      ends[i] = kva_expr_sub(c, kva_expr_addi(c, last, -1), x->dims[i]);
+    bool from_end = steps[i] < 0 && a->starts.v[i] == kva_expr_addi(c, x->dims[i], -1);
+    starts[i] = from_end ? kva_expr_const(c, -1) : a->starts.v[i];
+    ends[i] = kva_expr_is(a->shape.v[i], 0) ? starts[i] : slice_end(c, last, steps[i], x->dims[i]);
   }
-  const char *from = kva_export_dims(e, x->rank, a->starts.v), *to = kva_export_dims(e, x->rank, ends);
+  const char *from = kva_export_dims(e, x->rank, starts), *to = kva_export_dims(e, x->rank, ends);
   if (!from || !to) return KVA_UNSUPPORTED;
   bool narrow = kva_dtype_bits(x->dtype) < 8; /* ONNX slices no such types */
   const char *operand = kva_export_in(e, n, 0);

@@ -321,6 +321,30 @@ static void test_pads_that_crop(void **unused) {
   trip_free(&t);
 }
 
+/* From the last row of T on, to the first one and to the one after it. */
+static void test_slices_backwards(void **unused) {
+  (void)unused;
+  enum { ROWS = 4 };
+  for (int first = 0; first < 2; first++) {
+    round_trip t = trip_create();
+    kva_dim rows = kva_expr_symbol(t.m->exprs, "T"), start = kva_expr_addi(t.m->exprs, rows, -1);
+    kva_dim count = kva_expr_addi(t.m->exprs, rows, -first);
+    kva_value *x = kva_graph_add_input(t.f->graph, kva_type_tensor(t.m, KVA_F32, 1, &rows), "x");
+    trip_return(
+        &t, kva_build(&t.b, KVA_OP_slice, 1, &x, &(kva_slice_attrs){{1, &start}, {1, &count}, {1, (int64_t[]){-1}}}));
+    kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, (int64_t[]){ROWS}), *out = NULL;
+    for (int i = 0; i < ROWS; i++) in->f[i] = i;
+    assert_int_equal(kva_ref_run(t.again, t.again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL,
+                                 NULL, NULL, NULL, t.diag),
+                     KVA_OK);
+    assert_int_equal(out->n, ROWS - first);
+    for (int i = 0; i < out->n; i++) assert_true(out->f[i] == ROWS - 1 - i);
+    kva_ref_tensor_free(in);
+    kva_ref_tensor_free(out);
+    trip_free(&t);
+  }
+}
+
 /* ONNX slices no types of 4 bits, and ONNX Runtime chooses between no bools. */
 static void test_types_that_others_lack(void **unused) {
   (void)unused;
@@ -358,6 +382,7 @@ int main(void) {
                                      cmocka_unit_test(test_node_names_are_unique),
                                      cmocka_unit_test(test_epsilon_of_doubles),
                                      cmocka_unit_test(test_pads_that_crop),
+                                     cmocka_unit_test(test_slices_backwards),
                                      cmocka_unit_test(test_types_that_others_lack)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -432,15 +432,15 @@ int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis)
 }
 
 /* Weights of a token each, for rows before the chunk, too, whose results are dropped. */
-static kva_value *with_unused_weights(kva_incremental *c, const kva_shift *s, kva_value *w) {
+static kva_value *with_unused_weights(kva_incremental *c, const kva_shift *s, kva_value *w, int64_t rows) {
   if (s->weight_rank != 4) return w;
   kva_dim zero = kva_expr_const(c->b->m->exprs, 0);
-  kva_dim before[4] = {zero, zero, kva_expr_const(c->b->m->exprs, s->window - 1), zero};
+  kva_dim before[4] = {zero, zero, kva_expr_const(c->b->m->exprs, rows), zero};
   kva_pad_attrs pad = {.before = {4, before}, .after = {4, (kva_dim[]){zero, zero, zero, zero}}};
   return kva_build(c->b, KVA_OP_pad, 1, &w, &pad);
 }
 
-/* How many of the W-1 rows before the chunk no sequence has. */
+/* How many of the rows before the chunk no sequence has. */
 static kva_value *missing_rows(kva_incremental *c, int64_t rows) {
   kva_value *missing = kva_sub(c->b, kva_const_scalar(c->b, KVA_I64, (double)rows), c->position);
   return kva_build2(c->b, KVA_OP_max, missing, kva_const_scalar(c->b, KVA_I64, 0));
@@ -456,13 +456,14 @@ static void shift_with_state(kva_incremental *c, const kva_node *n, const kva_sh
 }
 
 /* Other rules depend on the start of a sequence and on the documents of the rows before the chunk: the shift runs over
- * these rows again. */
+ * these rows again. "keep" takes the first of them as the start, so that a chunk behind another needs one in any case.
+ */
 static void shift_with_rows(kva_incremental *c, const kva_node *n, const kva_shift *s) {
-  int64_t rows = s->window - 1;
+  int64_t rows = s->window > 1 ? s->window - 1 : 1;
   kva_value *x = kva_behind_past(c, "rows", c->operands[0], s->time, rows), *segments = NULL;
   if (kva_operand(n, KVA_SHIFT_SEGMENTS))
     segments = kva_behind_past(c, "segments", c->operands[KVA_SHIFT_SEGMENTS], 1, rows);
-  kva_value *in[5] = {x, with_unused_weights(c, s, c->operands[1]), NULL, segments, missing_rows(c, rows)};
+  kva_value *in[5] = {x, with_unused_weights(c, s, c->operands[1], rows), NULL, segments, missing_rows(c, rows)};
   kva_value *y = kva_build(c->b, KVA_OP_kv_shift, 5, in, n->attrs);
   c->results[0] = kva_slice_rows(c->b, y, s->time, kva_expr_const(c->b->m->exprs, rows), c->time);
 }
@@ -475,7 +476,7 @@ kva_status kva_kv_shift_incremental(kva_incremental *c, const kva_node *n) {
   if (n->results[1].uses) return kva_refuse_chunks(c, n, "its last rows are used");
   if (s.T != c->time) return kva_refuse_chunks(c, n, "it mixes the rows of another axis");
   bool documents = kva_operand(n, KVA_SHIFT_SEGMENTS) != NULL;
-  if (s.window > 1 && (documents || s.boundary != KVA_SHIFT_ZERO))
+  if (s.boundary == KVA_SHIFT_KEEP || (s.window > 1 && (documents || s.boundary == KVA_SHIFT_EDGE)))
     shift_with_rows(c, n, &s);
   else
     shift_with_state(c, n, &s);

@@ -222,6 +222,28 @@ static void shifts_without_mix(void **state) {
   check(&m, "model of moved rows");
 }
 
+/* One tap, which all rows but the first of a sequence are multiplied by. */
+static const char one_tap[] =
+    "model one_tap <d = 8> (int32[B, T] tokens) => (float[B, T, 8] y) {\n"
+    "  param float[23, d] embed ~ normal(1)\n"
+    "  param float[2, 1] w ~ normal(1)\n"
+    "  param float[d, 2] gate ~ normal(1)\n"
+    "  x = kv.gather(embed, tokens)\n"
+    "  by_head = kv.reshape <shape = [B, T, 2, 4]> (x)\n"
+    "  k = kv.kv_shift <time_axis = 1, boundary = \"keep\"> (by_head, w)\n"
+    "  weights = kv.transpose <perm = [0, 2, 1, 3]> (kv.reshape <shape = [B, T, 2, 1]> (x @ gate))\n"
+    "  v = kv.kv_shift <time_axis = 1, boundary = \"keep\"> (by_head, weights)\n"
+    "  a = kv.attention <causal = true> (kv.transpose <perm = [0, 2, 1, 3]> (by_head),\n"
+    "    kv.transpose <perm = [0, 2, 1, 3]> (k), kv.transpose <perm = [0, 2, 1, 3]> (v))\n"
+    "  y = kv.reshape <shape = [B, T, 8]> (kv.transpose <perm = [0, 2, 1, 3]> (a))\n"
+    "}\n";
+
+static void shifts_of_one_tap(void **state) {
+  (void)state;
+  model m = load(one_tap, NULL);
+  check(&m, "model of shifts with one tap");
+}
+
 /* ---- a GPU, whose memory holds the caches ------------------------------------------------------------------------ */
 
 typedef struct simulated {
@@ -590,6 +612,7 @@ int main(void) {
       cmocka_unit_test(rules_of_all_kinds),
       cmocka_unit_test(spelled_out_operators),
       cmocka_unit_test(shifts_without_mix),
+      cmocka_unit_test(shifts_of_one_tap),
       cmocka_unit_test(on_simulator),
       cmocka_unit_test(pages_on_simulator),
       cmocka_unit_test(as_by_hand),

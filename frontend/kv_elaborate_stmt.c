@@ -41,8 +41,18 @@ static bool in_train_block(const kva_elab *e) {
   return e->train && e->frame == e->train;
 }
 
+/* A label names the parameters of one function. Where there is none, they would silently have other names. */
+static void check_label(kva_elab *e, const kva_ast_stmt *s) {
+  bool named = s->label.text && *s->label.text;
+  bool call = s->value->kind == KVA_AST_CALL && strcmp(s->value->call->domain, "kv") != 0;
+  if (named && !call)
+    kva_el_error(e, s->label.token, "the label '%s' names no call: assign the function's result by itself",
+                 s->label.text);
+}
+
 static void elab_assign(kva_elab *e, const kva_ast_stmt *s) {
   if (in_train_block(e) && kva_el_setting(e->trainer, s)) return;
+  check_label(e, s);
   uint32_t n = s->targets.len;
   kva_el_value *values = KVA_NEW_ARRAY(e->scratch, kva_el_value, n + 1);
   const char **wanted = KVA_NEW_ARRAY(e->scratch, const char *, n + 1);

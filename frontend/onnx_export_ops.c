@@ -197,12 +197,14 @@ static kva_status export_transpose(kva_export *e, const kva_node *n, const char 
   return KVA_OK;
 }
 
-/* The end of a slice is one past its last element. Before the first one, -1 would mean the last one: it is the least
- * number, or where the last element may be any, counted from the end. A reader that does not know the extent can tell
- * only of the first two forms which element they mean. */
+/* The end of a slice is one past its last element. Where that is the end of x, it is the largest number: of T - 1 to T
+ * a reader does not know that this is one element, of -1 to the end it does. Before the first element, -1 would mean
+ * the last one: it is the least number, or where the last element may be any, counted from the end. A reader that does
+ * not know the extent cannot tell of the latter which element it means. */
 static kva_dim slice_end(kva_expr_ctx *c, kva_dim last, int64_t step, kva_dim extent) {
   kva_dim before = kva_expr_addi(c, last, -1);
-  if (step > 0) return kva_expr_addi(c, last, 1);
+  if (step > 0)
+    return before == kva_expr_addi(c, extent, -2) ? kva_expr_const(c, INT64_MAX) : kva_expr_addi(c, last, 1);
   if (kva_expr_is(last, 0)) return kva_expr_const(c, INT64_MIN);
   return kva_expr_provably_le(c, kva_expr_const(c, 0), before) ? before : kva_expr_sub(c, before, extent);
 }
@@ -218,7 +220,7 @@ static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_
     axes[i] = i;
     kva_dim span = kva_expr_muli(c, kva_expr_addi(c, a->shape.v[i], -1), steps[i]);
     kva_dim last = kva_expr_add(c, a->starts.v[i], span);
-    bool from_end = steps[i] < 0 && a->starts.v[i] == kva_expr_addi(c, x->dims[i], -1);
+    bool from_end = a->starts.v[i] == kva_expr_addi(c, x->dims[i], -1);
     starts[i] = from_end ? kva_expr_const(c, -1) : a->starts.v[i];
     ends[i] = kva_expr_is(a->shape.v[i], 0) ? starts[i] : slice_end(c, last, steps[i], x->dims[i]);
   }

@@ -345,6 +345,25 @@ static void test_slices_backwards(void **unused) {
   }
 }
 
+/* The last row of T, of which it is known that it is one: it is added to all of them. */
+static void test_last_row(void **unused) {
+  (void)unused;
+  round_trip t = trip_create();
+  kva_dim rows = kva_expr_symbol(t.m->exprs, "T"), start = kva_expr_addi(t.m->exprs, rows, -1), one = constant(t.m, 1);
+  kva_value *x = kva_graph_add_input(t.f->graph, kva_type_tensor(t.m, KVA_F32, 1, &rows), "x");
+  kva_value *last = kva_build(&t.b, KVA_OP_slice, 1, &x, &(kva_slice_attrs){{1, &start}, {1, &one}, {0, NULL}});
+  trip_return(&t, kva_add(&t.b, x, last));
+  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, (int64_t[]){3}), *out = NULL;
+  for (int i = 0; i < 3; i++) in->f[i] = i;
+  assert_int_equal(kva_ref_run(t.again, t.again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL,
+                               NULL, NULL, NULL, t.diag),
+                   KVA_OK);
+  for (int i = 0; i < 3; i++) assert_true(out->f[i] == i + 2);
+  kva_ref_tensor_free(in);
+  kva_ref_tensor_free(out);
+  trip_free(&t);
+}
+
 /* ONNX slices no types of 4 bits, and ONNX Runtime chooses between no bools. */
 static void test_types_that_others_lack(void **unused) {
   (void)unused;
@@ -383,6 +402,7 @@ int main(void) {
                                      cmocka_unit_test(test_epsilon_of_doubles),
                                      cmocka_unit_test(test_pads_that_crop),
                                      cmocka_unit_test(test_slices_backwards),
+                                     cmocka_unit_test(test_last_row),
                                      cmocka_unit_test(test_types_that_others_lack)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

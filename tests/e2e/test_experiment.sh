@@ -145,6 +145,44 @@ EOF
 expect 0 experiment "$work/diverges.exp" -o "$work/my"
 says "last loss inf > 1e+300"
 
+# ... its other metrics are no numbers then, and neither is the best of values that are none: no claim holds of them.
+cat >"$work/nan.kv" <<'EOF'
+model nan (float[B, 2] x) => (float[B, 2] y) {
+  param float w ~ ones
+  y = x * w
+}
+train nan (float[B, 2] target) {
+  loss = kv.reduce_mean <keepdims = false> (y - target)
+  metric quality = loss * 0 + 0.5
+  metric none = kv.sqrt(quality - 1)
+  optimizer = SGD <lr = 1e-2>
+  steps = 4
+  batch = 2
+}
+EOF
+python3 - "$work" <<'EOF'
+import sys, struct
+head = "{'descr': '<f4', 'fortran_order': False, 'shape': (40, 2), }".ljust(117) + "\n"
+data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<80f", *([1.0] * 80))
+open(sys.argv[1] + "/ones.npy", "wb").write(data)
+EOF
+cat >"$work/nan.exp" <<EOF
+{"title": "t", "model": "nan.kv", "options": "--data npy:x=$work/ones.npy,target=$work/ones.npy --eval-every 1",
+ "runs": [{"name": "good"}, {"name": "diverges", "options": "--lr 1e38"}],
+ "plots": [{"kind": "table", "values": ["best none", "last quality"]}],
+ "claims": [{"claim": "it is there", "value": "last quality", "is": "=", "than": 0.5},
+            {"claim": "a good end", "value": "last quality", "of": "diverges", "is": ">", "than": 0.1},
+            {"claim": "at most", "value": "best none", "is": "<", "than": 1},
+            {"claim": "at least", "value": "least none", "is": ">", "than": 0}]}
+EOF
+expect 1 experiment "$work/nan.exp" -o "$work/my"
+says "holds   it is there"
+says "FAILED  a good end"
+says "last quality nan > 0.1"
+says "FAILED  at most"
+says "FAILED  at least"
+grep -q "<td>nan</td>" "$work/my/nan.html" || fail "a value that is none has a range"
+
 # A run that fails stops no other, and is named at the end. What does not depend on it is judged and drawn.
 cat >"$work/fails.exp" <<'EOF'
 {"title": "t", "model": "induction.kv", "options": "--steps 5 --eval-every 1",

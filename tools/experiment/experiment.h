@@ -138,7 +138,8 @@ bool kva_exp_cost_of(const kva_exp_job *job, kva_exp_cost *out);
 /* ---- judgement --------------------------------------------------------------------------------------------------- */
 
 /* "last loss", "best accuracy", "least loss", "reach accuracy 0.99" (the first step there, infinite if never): of the
- * evaluations, else of the training steps. "mean A, B, ...": of values. A plain name: a value that the run printed. */
+ * evaluations, else of the training steps. "mean A, B, ...": of values. A plain name: a value that the run printed.
+ * NaN where there is no number, as the last accuracy of a run whose loss was not finite: no claim holds of it. */
 KVA_MUST_USE kva_status kva_exp_value_of(const kva_exp_job *job, const char *what, kva_diag *diag, double *out);
 
 typedef struct kva_exp_verdict {

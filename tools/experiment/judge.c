@@ -24,8 +24,9 @@ static const kva_exp_value *find_value(const kva_exp_job *job, const char *name)
   return NULL;
 }
 
+/* With a sign of -1 the least. NaN where no value is a number: no claim holds of it. */
 static double greatest(kva_series s, double sign) {
-  double best = -INFINITY;
+  double best = NAN; /* which fmax leaves for any number */
   for (int64_t i = 0; i < s.n; i++) best = fmax(best, sign * s.values[i]);
   return sign * best;
 }
@@ -36,10 +37,16 @@ static double reached(kva_series s, double level) {
   return INFINITY;
 }
 
-/* A run whose loss was not finite ended there: its last loss is infinite, whatever the evaluations before said. */
+/* A run whose loss was not finite ended there, whatever the evaluations before said. */
 static bool has_diverged(const kva_history *h) {
   kva_series s = kva_history_find(h, "loss", false);
   return s.n && isinf(s.values[s.n - 1]);
+}
+
+/* Of a run that diverged: its loss is infinite, and so is exp of it. What else it measures may be better the greater it
+ * is, as an accuracy, and is no number, so that no claim holds of it. */
+static double last_of_diverged(const char *metric) {
+  return !strcmp(metric, "loss") || !strcmp(metric, "perplexity") ? INFINITY : NAN;
 }
 
 static bool curve_value(const kva_history *h, const char *how, const char *metric, double level, double *out) {
@@ -48,7 +55,7 @@ static bool curve_value(const kva_history *h, const char *how, const char *metri
   bool diverged = has_diverged(h);
   if (!s.n && !diverged) return false;
   if (!strcmp(how, "last"))
-    *out = diverged ? INFINITY : s.values[s.n - 1];
+    *out = diverged ? last_of_diverged(metric) : s.values[s.n - 1];
   else if (!strcmp(how, "best"))
     *out = greatest(s, 1);
   else if (!strcmp(how, "least"))
@@ -123,6 +130,7 @@ const char *kva_exp_mean_text(kva_arena *arena, int64_t n, const double *values)
     low = fmin(low, values[i]);
     high = fmax(high, values[i]);
   }
+  if (isnan(sum)) return "nan"; /* of which low and high know nothing */
   bool whole = low == floor(low) && fabs(low) < 1e15;
   if (low == high) return kva_arena_printf(arena, whole ? "%.0f" : "%.9g", low);
   return kva_arena_printf(arena, "%.5g (%.5g to %.5g)", sum / (double)n, low, high);

@@ -183,6 +183,22 @@ says "FAILED  at most"
 says "FAILED  at least"
 grep -q "<td>nan</td>" "$work/my/nan.html" || fail "a value that is none has a range"
 
+# Every file that a word names, whose bytes are part of what a run is.
+head -c 288 "$work/ones.npy" >"$work/zeros.npy"
+head -c 160 /dev/zero >>"$work/zeros.npy"
+cat >"$work/words.exp" <<'EOF'
+{"title": "t", "model": "nan.kv", "files": {"x": "ones.npy", "y": "zeros.npy"},
+ "options": "--data npy:x={x},target={y} --eval-every 1 --steps 1", "runs": [{"name": "a"}],
+ "claims": [{"claim": "the mean of y - target", "value": "last loss", "is": ">", "than": 0.2}]}
+EOF
+expect 0 experiment "$work/words.exp" -o "$work/my"
+says "(1 of 1)"
+expect 0 experiment "$work/words.exp" -o "$work/my"
+says "1 of 1 runs were done before"
+cp "$work/ones.npy" "$work/zeros.npy"
+expect 1 experiment "$work/words.exp" -o "$work/my"
+says "(1 of 1)"
+
 # A run that fails stops no other, and is named at the end. What does not depend on it is judged and drawn.
 cat >"$work/fails.exp" <<'EOF'
 {"title": "t", "model": "induction.kv", "options": "--steps 5 --eval-every 1",

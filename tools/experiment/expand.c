@@ -35,20 +35,20 @@ static const char *path_of(const expander *x, const char *name, size_t n) {
   return NULL;
 }
 
-/* "{NAME}" in a word is a path. */
+/* Every "{NAME}" in a word is a path. */
 static kva_status add_file_word(expander *x, words *w, const char *word) {
-  const char *open = strchr(word, '{'), *close = open ? strchr(open, '}') : NULL;
-  if (!close) {
-    add_word(x, w, word);
-    return KVA_OK;
+  const char *open, *close, *whole = "";
+  while ((open = strchr(word, '{')) && (close = strchr(open, '}'))) {
+    int n = (int)(close - open - 1);
+    const char *path = path_of(x, open + 1, (size_t)n);
+    if (!path)
+      return kva_error(x->diag, &(kva_loc){.file = x->e->path}, "there is no path for {%.*s}; give %s", n, open + 1,
+                       !strncmp(open, "{text}", 6) ? "--text FOLDER" : "--file NAME=PATH");
+    add_word(x, &x->paths, path);
+    whole = kva_arena_printf(x->arena, "%s%.*s%s", whole, (int)(open - word), word, path);
+    word = close + 1;
   }
-  int n = (int)(close - open - 1);
-  const char *path = path_of(x, open + 1, (size_t)n);
-  if (!path)
-    return kva_error(x->diag, &(kva_loc){.file = x->e->path}, "there is no path for {%.*s}; give %s", n, open + 1,
-                     !memcmp(open, "{text}", 6) ? "--text FOLDER" : "--file NAME=PATH");
-  add_word(x, &x->paths, path);
-  add_word(x, w, kva_arena_printf(x->arena, "%.*s%s%s", (int)(open - word), word, path, close + 1));
+  add_word(x, w, kva_arena_printf(x->arena, "%s%s", whole, word));
   return KVA_OK;
 }
 

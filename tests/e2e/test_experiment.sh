@@ -199,6 +199,19 @@ cp "$work/ones.npy" "$work/zeros.npy"
 expect 1 experiment "$work/words.exp" -o "$work/my"
 says "(1 of 1)"
 
+# Options are known in each of their spellings: sources of data replace those before, evaluations take the model's settings.
+cat >"$work/spelt.exp" <<'EOF'
+{"title": "t", "model": "lm.kv",
+ "options": "-Dvocab=257 --define=d=8 --define heads=1 -D ffn=8 -D layers=1 -D ctx=16 --data=random:length=8 --batch 2 --steps 1 --eval-batches 1",
+ "runs": [{"name": "a", "options": "--data ngram:pairs=3,length=16"}, {"name": "b", "options": "--data=induction:length=16"}],
+ "evals": [{"name": "text", "options": "--data {text} --limit 100"}],
+ "claims": [{"claim": "texts are read", "value": "text.tokens", "is": "=", "than": 100}]}
+EOF
+expect 0 experiment "$work/spelt.exp" -o "$work/my" --text README.md
+says "holds   texts are read"
+grep -q "kvasir eval $work/lm.kv -D vocab=257 -D d=8 -D heads=1 -D ffn=8" "$work/my/spelt.html" || fail "settings of an evaluation"
+! grep -q "random:length" "$work/my/spelt.html" || fail "a source of data that was replaced"
+
 # A run that fails stops no other, and is named at the end. What does not depend on it is judged and drawn.
 cat >"$work/fails.exp" <<'EOF'
 {"title": "t", "model": "induction.kv", "options": "--steps 5 --eval-every 1",

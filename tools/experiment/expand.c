@@ -63,15 +63,26 @@ static kva_status add_words(expander *x, words *w, const char *text) {
   return KVA_OK;
 }
 
+/* The value of an option, in any of its spellings, at word *i, which moves to the last word of it; NULL: another word.
+ * letter: its short name, or NULL. */
+static const char *option_at(const words *w, uint32_t *i, const char *letter, const char *name) {
+  const char *word = w->list.data[*i];
+  size_t n = strlen(name);
+  if (!strncmp(word, name, n) && word[n] == '=') return word + n + 1;
+  bool is_short = letter && !strncmp(word, letter, 2);
+  if (is_short && word[2]) return word + 2;
+  if ((!is_short && strcmp(word, name) != 0) || *i + 1 >= w->list.len) return NULL;
+  return w->list.data[++*i];
+}
+
 /* Sources of data add up within a command; here those of `text` replace the ones before, as other options do. */
 static void drop_data(words *w, const char *text) {
   uint32_t kept = 0;
   if (!text || !strstr(text, "--data")) return;
-  for (uint32_t i = 0; i < w->list.len; i++)
-    if (!strcmp(w->list.data[i], "--data"))
-      i++;
-    else
-      w->list.data[kept++] = w->list.data[i];
+  for (uint32_t i = 0; i < w->list.len; i++) {
+    char *word = w->list.data[i];
+    if (!option_at(w, &i, NULL, "--data")) w->list.data[kept++] = word;
+  }
   w->list.len = kept;
 }
 
@@ -104,11 +115,12 @@ static void add_all(const expander *x, words *w, const words *more) {
 /* The model and hyper-parameters of a training. */
 static void add_model(const expander *x, const words *train, words *w) {
   add_word(x, w, train->list.data[1]);
-  for (uint32_t i = 2; i + 1 < train->list.len; i++)
-    if (!strcmp(train->list.data[i], "-D")) {
-      add_word(x, w, "-D");
-      add_word(x, w, train->list.data[i + 1]);
-    }
+  for (uint32_t i = 2; i < train->list.len; i++) {
+    const char *define = option_at(train, &i, "-D", "--define");
+    if (!define) continue;
+    add_word(x, w, "-D");
+    add_word(x, w, define);
+  }
 }
 
 /* ---- hashes ------------------------------------------------------------------------------------------------------ */

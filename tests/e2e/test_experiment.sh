@@ -212,6 +212,17 @@ says "holds   texts are read"
 grep -q "kvasir eval $work/lm.kv -D vocab=257 -D d=8 -D heads=1 -D ffn=8" "$work/my/spelt.html" || fail "settings of an evaluation"
 ! grep -q "random:length" "$work/my/spelt.html" || fail "a source of data that was replaced"
 
+# A single evaluation of a model that is there.
+cat >"$work/single.exp" <<'EOF'
+{"title": "t", "verb": "eval", "model": "lm.kv", "options": "-D vocab=257 -D d=8 -D heads=1 -D ffn=8 -D layers=1",
+ "runs": [{"name": "a"}], "evals": [{"name": "text", "options": "--data {text} --context 16"}],
+ "claims": [{"claim": "six tokens", "value": "text.tokens", "is": "=", "than": 6}]}
+EOF
+mkdir "$work/texts"
+echo some >"$work/texts/a"
+expect 0 experiment "$work/single.exp" -o "$work/my" --text "$work/texts"
+says "holds   six tokens"
+
 # A run that fails stops no other, and is named at the end. What does not depend on it is judged and drawn.
 cat >"$work/fails.exp" <<'EOF'
 {"title": "t", "model": "induction.kv", "options": "--steps 5 --eval-every 1",

@@ -133,8 +133,10 @@ kva_status kva_exp_load(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
   KVA_TRY(load_seconds(job, arena, diag));
   if (!strcmp(verb, "run")) return load_outputs(job, arena, diag);
   if (strcmp(verb, "train") != 0 && !job->experiment->evals.len) return load_json(job, "stdout", "", arena, diag);
-  if (!strcmp(verb, "train")) KVA_TRY(load_config(job, arena, diag));
-  if (job->commands.len == 1) return KVA_OK; /* a dry run */
-  if (!strcmp(verb, "train")) KVA_TRY(load_metrics(job, arena, diag));
+  if (!strcmp(verb, "train")) {
+    KVA_TRY(load_config(job, arena, diag));
+    if (job->commands.len == 1) return KVA_OK; /* a dry run */
+    KVA_TRY(load_metrics(job, arena, diag));
+  }
   return load_evals(job, arena, diag);
 }

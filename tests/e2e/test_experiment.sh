@@ -222,6 +222,13 @@ mkdir "$work/texts"
 echo some >"$work/texts/a"
 expect 0 experiment "$work/single.exp" -o "$work/my" --text "$work/texts"
 says "holds   six tokens"
+expect 0 experiment "$work/single.exp" -o "$work/my" --text "$work/texts"
+says "1 of 1 runs were done before"
+
+# Texts that change are other runs.
+echo more >"$work/texts/b"
+expect 1 experiment "$work/single.exp" -o "$work/my" --text "$work/texts"
+says "text.tokens 12 = 6"
 
 # A run that fails stops no other, and is named at the end. What does not depend on it is judged and drawn.
 cat >"$work/fails.exp" <<'EOF'

@@ -86,10 +86,27 @@ static kva_status add_named(const char *name, kva_arena *arena, kva_diag *diag, 
   return KVA_OK;
 }
 
+/* Results and pages have the names of their experiments, and the page of all together is all.html. */
+static kva_status check_names(const kva_experiment *e, uint32_t n, kva_diag *diag) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (n > 1 && !strcmp(e[i].name, "all"))
+      return kva_error(diag, &(kva_loc){.file = e[i].path},
+                       "among several, no experiment can be called 'all': their common page is; run it alone, or "
+                       "rename the file");
+    for (uint32_t k = 0; k < i; k++)
+      if (!strcmp(e[i].name, e[k].name))
+        return kva_error(diag, &(kva_loc){.file = e[i].path},
+                         "results would replace those of %s, which has the same name; run one after the other, with "
+                         "an -o for each, or rename the file",
+                         e[k].path);
+  }
+  return KVA_OK;
+}
+
 static kva_status read_all(const paths *p, kva_arena *arena, kva_diag *diag, kva_experiment **out) {
   *out = KVA_NEW_ARRAY(arena, kva_experiment, p->list.len + 1);
   for (uint32_t i = 0; i < p->list.len; i++) KVA_TRY(kva_experiment_read(p->list.data[i], arena, diag, &(*out)[i]));
-  return KVA_OK;
+  return check_names(*out, p->list.len, diag);
 }
 
 static void print_list(const kva_experiment *e, uint32_t n) {

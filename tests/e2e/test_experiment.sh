@@ -230,6 +230,16 @@ echo more >"$work/texts/b"
 expect 1 experiment "$work/single.exp" -o "$work/my" --text "$work/texts"
 says "text.tokens 12 = 6"
 
+# Experiments of one name would write the same files.
+mkdir "$work/other"
+sed 's#"model": "#&../#' "$work/single.exp" >"$work/other/single.exp"
+cp "$work/single.exp" "$work/all.exp"
+expect 1 experiment "$work/single.exp" "$work/other/single.exp" -o "$work/twice" --text "$work/texts"
+says "$work/other/single.exp: error: results would replace those of $work/single.exp, which has the same name"
+expect 1 experiment "$work/single.exp" "$work/all.exp" -o "$work/twice" --text "$work/texts"
+says "$work/all.exp: error: among several, no experiment can be called 'all'"
+[ ! -e "$work/twice" ] || fail "a refused command made its folder"
+
 # A run that fails stops no other, and is named at the end. What does not depend on it is judged and drawn.
 cat >"$work/fails.exp" <<'EOF'
 {"title": "t", "model": "induction.kv", "options": "--steps 5 --eval-every 1",

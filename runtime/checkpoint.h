@@ -69,6 +69,8 @@ char *kva_checkpoint_temporary(const char *path);
  * kva_checkpoint_unlock or with the process. If another process holds it: KVA_INVALID, with its number, host and since
  * when. Where the file system has no locks: a warning, and *out_lock is -1. */
 KVA_MUST_USE kva_status kva_checkpoint_lock(const char *folder, kva_diag *diag, int *out_lock);
+/* The same for a folder of another kind; `use` begins the message, as "another trainer saves its checkpoints here". */
+KVA_MUST_USE kva_status kva_folder_lock(const char *folder, const char *use, kva_diag *diag, int *out_lock);
 void kva_checkpoint_unlock(int lock); /* ignores -1 */
 /* Removes all but the newest `keep` checkpoints. */
 KVA_MUST_USE kva_status kva_checkpoint_prune(const char *folder, int64_t keep, kva_diag *diag);

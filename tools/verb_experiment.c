@@ -1,6 +1,7 @@
 /* kvasir experiment: runs experiments that files describe, and judges what they claim. */
 #include "tools/cli.h"
 #include "tools/experiment/experiment.h"
+#include "runtime/checkpoint.h"
 #include "runtime/exe/train.h"
 
 #include <dirent.h>
@@ -117,8 +118,8 @@ static void print_list(const kva_experiment *e, uint32_t n) {
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-/* Texts as bytes, for experiments with {text} in their options. Made by every command, since texts change: what a run is
- * depends on the bytes of this file, not on where the texts lie. */
+/* Texts as bytes, for experiments with {text} in their options. Made by every command, since texts change: what a run
+ * is depends on the bytes of this file, not on where the texts lie. */
 static kva_status make_tokens(const char *given, kva_exp_settings *o, kva_arena *arena, kva_diag *diag) {
   const char *from = given ? given : "/usr/share/common-licenses";
   const char *to =
@@ -236,14 +237,21 @@ static void free_jobs(const kva_exp_outcome *outcomes, uint32_t n) {
       kva_exp_job_free(&outcomes[i].jobs[k]);
 }
 
+/* Makes the folder for results, and keeps other commands from writing there, who would remove what this one writes. */
+static kva_status take_folder(const char *folder, kva_diag *diag, int *out_lock) {
+  KVA_TRY(kva_folder_make(folder, 0777, diag));
+  return kva_folder_lock(folder, "another kvasir experiment writes its results to this folder", diag, out_lock);
+}
+
 static int run_all(experiment_options *o, const paths *p, kva_arena *arena, kva_diag *diag) {
   kva_experiment *e;
+  int lock = -1;
   kva_status status = read_all(p, arena, diag, &e);
   if (status == KVA_OK && o->list) {
     print_list(e, p->list.len);
     return EXIT_DONE;
   }
-  if (status == KVA_OK) status = kva_folder_make(o->settings.folder, 0777, diag);
+  if (status == KVA_OK) status = take_folder(o->settings.folder, diag, &lock);
   if (status == KVA_OK) status = add_files(o, arena, diag);
   kva_exp_outcome *outcomes = KVA_NEW_ARRAY(arena, kva_exp_outcome, p->list.len + 1);
   if (status == KVA_OK) status = perform(e, p->list.len, &o->settings, arena, diag, outcomes);
@@ -251,6 +259,7 @@ static int run_all(experiment_options *o, const paths *p, kva_arena *arena, kva_
   int code = status != KVA_OK ? kva_cli_fail(status, diag) : code_of(outcomes, p->list.len, o->settings.dry_run);
   if (status == KVA_INTERRUPTED) fprintf(stderr, "interrupted; the same command goes on with what is not done\n");
   free_jobs(outcomes, p->list.len);
+  kva_checkpoint_unlock(lock);
   return code;
 }
 

@@ -124,6 +124,21 @@ before=$(find "$work/stopped/runs" -mindepth 1 -maxdepth 1 -type d ! -name '*.tm
 expect 0 experiment "$work/short.exp" --seeds 3 -j 2 -o "$work/stopped"
 says "$before of 6 runs were done before"
 
+# One command at a time writes to a folder: a second one would remove what the first is writing.
+sed 's/--steps [0-9]*/--steps 100000000/' "$work/my.exp" >"$work/long.exp"
+"$KVASIR" experiment "$work/long.exp" -j 1 -o "$work/stopped" >"$work/long.out" 2>&1 &
+pid=$!
+for _ in $(seq 600); do
+  [ -z "$(find "$work/stopped/runs" -path '*.tmp/metrics.jsonl')" ] || break
+  sleep 0.1
+done
+expect 1 experiment "$work/short.exp" -j 1 -o "$work/stopped"
+says "$work/stopped: error: another kvasir experiment writes its results to this folder: process $pid on"
+kill -INT $pid
+code=0
+wait $pid || code=$?
+[ "$code" -eq 4 ] || fail "an interrupted experiment ends with $code beside another"
+
 # Another model is another run, and too few steps show.
 sed 's/normal(0.02)/normal(0.03)/; s/clip = 1.0/clip = 0/' models/induction.kv >"$work/induction.kv"
 sed 's#"/[^"]*/induction.kv"#"induction.kv"#; s/--steps '$steps'/--steps 10/; s/"than": '$bar'/"than": 0.9/' "$work/my.exp" >"$work/other.exp"

@@ -289,6 +289,8 @@ refuse "no run has the name" 's/"of": "keys alone"/"of": "keys"/'
 refuse "steeds" 's/"seeds"/"steeds"/'
 refuse '"is" must be <, > or =' 's/"is": ">"/"is": ">="/'
 refuse "bad.exp:1:" '1s/{/{ {/'
+refuse "two evaluations have this name" '1s/{/{ "evals": [{"name": "e", "options": ""}, {"name": "e", "options": "--limit 1"}],/'
+refuse "config: no evaluation can have this name" '1s/{/{ "evals": [{"name": "config", "options": ""}],/'
 refuse "two runs have this name" 's/"name": "values alone"/"name": "keys alone"/'
 expect 1 experiment nothing
 says "no experiment 'nothing'"

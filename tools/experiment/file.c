@@ -144,6 +144,10 @@ static kva_status read_eval(reader *r, json_t *item) {
   if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s:s}", "name", &eval.name, "options", &eval.options))
     return wrong(r, "an evaluation", error.text);
   if (strchr(eval.name, '/')) return wrong(r, eval.name, "the name of an evaluation cannot have a slash");
+  if (!strcmp(eval.name, "config"))
+    return wrong(r, eval.name, "no evaluation can have this name: the configuration of a run has it");
+  for (uint32_t i = 0; i < r->e->evals.len; i++)
+    if (!strcmp(r->e->evals.data[i].name, eval.name)) return wrong(r, eval.name, "two evaluations have this name");
   eval = (kva_exp_eval){copy(r, eval.name), copy(r, eval.options)};
   KVA_PUSH(r->arena, &r->e->evals, eval);
   return KVA_OK;

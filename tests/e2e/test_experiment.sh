@@ -285,6 +285,8 @@ refuse() { # refuse MESSAGE SED-EXPRESSION
   says "$1"
 }
 refuse "'best acuracy'" 's/best accuracy/best acuracy/'
+refuse "has no value 'reach accuracy'" 's/best accuracy/reach accuracy/'
+refuse "has no value 'best accuracy 0.5'" 's/best accuracy/best accuracy 0.5/'
 refuse "no run has the name" 's/"of": "keys alone"/"of": "keys"/'
 refuse "steeds" 's/"seeds"/"steeds"/'
 refuse '"is" must be <, > or =' 's/"is": ">"/"is": ">="/'

@@ -12,7 +12,7 @@ static kva_status unknown(const kva_exp_job *job, const char *what, kva_diag *di
   for (int i = 0; job->history && i < kva_history_count(job->history); i++)
     kva_text_add(&known, "%s%s", known.len ? ", " : "", kva_history_at(job->history, i).name);
   kva_status status = kva_error(diag, &(kva_loc){.file = job->experiment->path},
-                                "run '%s' has no value '%s'; it has: %s (curves with last, best, least or reach)",
+                                "run '%s' has no value '%s'; it has: %s (curves with last, best or least, or with reach and a level)",
                                 job->experiment->runs.data[job->run].name, what, known.data ? known.data : "none");
   kva_text_free(&known);
   return status;
@@ -86,13 +86,14 @@ static kva_status mean_value(const kva_exp_job *job, const char *list, kva_diag 
 }
 
 kva_status kva_exp_value_of(const kva_exp_job *job, const char *what, kva_diag *diag, double *out) {
-  char how[16], metric[128];
+  char how[16], metric[128], more[2];
   double level = 0;
   if (!strncmp(what, "mean ", 5)) return mean_value(job, what + 5, diag, out);
   const kva_exp_value *found = find_value(job, what);
   if (found) return *out = found->value, KVA_OK;
-  int n = sscanf(what, "%15s %127s %lf", how, metric, &level);
-  if (job->history && n >= 2 && curve_value(job->history, how, metric, level, out)) return KVA_OK;
+  int n = sscanf(what, "%15s %127s %lf %1s", how, metric, &level, more);
+  int words = n >= 2 && !strcmp(how, "reach") ? 3 : 2;
+  if (job->history && n == words && curve_value(job->history, how, metric, level, out)) return KVA_OK;
   return unknown(job, what, diag);
 }
 

@@ -152,6 +152,14 @@ static kva_status add_files(experiment_options *o, kva_arena *arena, kva_diag *d
   return make_tokens(o->text, &o->settings, arena, diag);
 }
 
+/* For whoever runs it again. */
+static const char *given_text(const experiment_options *o, kva_arena *arena) {
+  const char *text = "";
+  if (o->text) text = kva_arena_printf(arena, " --text %s", o->text);
+  for (uint32_t i = 0; i < o->files.n; i++) text = kva_arena_printf(arena, "%s --file %s", text, o->files.v[i]);
+  return o->settings.device ? kva_arena_printf(arena, "%s --device %s", text, o->settings.device) : text;
+}
+
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static void print_verdicts(const kva_exp_outcome *o) {
@@ -290,8 +298,9 @@ static int run(int argc, char **argv) {
                     "Try: kvasir experiment --help\n");
     return EXIT_USAGE;
   }
-  o.settings.scale = o.quick ? KVA_SCALE_QUICK : o.paper ? KVA_SCALE_PAPER : KVA_SCALE_FILE;
   kva_arena *arena = kva_arena_create();
+  o.settings.given = given_text(&o, arena);
+  o.settings.scale = o.quick ? KVA_SCALE_QUICK : o.paper ? KVA_SCALE_PAPER : KVA_SCALE_FILE;
   kva_diag *diag = kva_diag_create();
   paths p = {0};
   kva_status status = n ? KVA_OK : add_shipped(arena, diag, &p);

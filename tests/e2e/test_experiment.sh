@@ -87,6 +87,8 @@ expect 0 experiment "$work/small.exp" -o "$work/small" --text README.md --file t
 says "holds   a"
 grep -q "KV shift, words</td>.*--weights $work/small/runs/[0-9a-f]*/best.safetensors" "$work/small/small.html" ||
   fail "the command of an evaluation is missing"
+grep -q "experiment $work/small.exp --seeds 1 --text README.md --file tasks=models/experiments/tasks --device ptxsim<" \
+  "$work/small/small.html" || fail "the command of the whole lacks options"
 grep -q "<td>device</td>.*ptxsim<" "$work/small/small.html" || fail "the device is missing"
 KVASIR_CUDA_LIBRARY=${KVASIR_FAKE_CUDA:?the stand-in for the driver} KVASIR_CUBLASLT_LIBRARY=$KVASIR_FAKE_CUDA \
   expect 0 experiment "$work/small.exp" -o "$work/small" --text README.md --file tasks=models/experiments/tasks --device cuda

@@ -78,6 +78,7 @@ typedef struct kva_exp_settings {
   int64_t jobs;  /* at a time; 0: one a core */
   const char *folder, *device;
   KVA_VEC(kva_exp_file) files; /* before those of the experiment */
+  const char *given;           /* options of the command that name files or the device: " --text books"; or empty */
   bool dry_run;                /* jobs only say what they would be */
 } kva_exp_settings;
 

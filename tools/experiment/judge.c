@@ -11,9 +11,10 @@ static kva_status unknown(const kva_exp_job *job, const char *what, kva_diag *di
   for (uint32_t i = 0; i < job->values.len; i++) kva_text_add(&known, "%s%s", i ? ", " : "", job->values.data[i].name);
   for (int i = 0; job->history && i < kva_history_count(job->history); i++)
     kva_text_add(&known, "%s%s", known.len ? ", " : "", kva_history_at(job->history, i).name);
-  kva_status status = kva_error(diag, &(kva_loc){.file = job->experiment->path},
-                                "run '%s' has no value '%s'; it has: %s (curves with last, best or least, or with reach and a level)",
-                                job->experiment->runs.data[job->run].name, what, known.data ? known.data : "none");
+  kva_status status =
+      kva_error(diag, &(kva_loc){.file = job->experiment->path},
+                "run '%s' has no value '%s'; it has: %s (curves with last, best or least, or with reach and a level)",
+                job->experiment->runs.data[job->run].name, what, known.data ? known.data : "none");
   kva_text_free(&known);
   return status;
 }

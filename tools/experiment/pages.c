@@ -180,11 +180,11 @@ static void add_settings(const kva_exp_outcome *o, kva_arena *arena, items *out)
 static void add_config(const kva_exp_outcome *o, const kva_exp_settings *s, kva_arena *arena, kva_report *r) {
   const kva_experiment *e = o->experiment;
   items own = {0};
-  kva_report_item all = {"all of it", kva_arena_printf(arena, "kvasir experiment %s%s --seeds %lld", e->path,
+  kva_report_item all = {"all of it", kva_arena_printf(arena, "kvasir experiment %s%s --seeds %lld%s", e->path,
                                                        s->scale == KVA_SCALE_QUICK   ? " --quick"
                                                        : s->scale == KVA_SCALE_PAPER ? " --paper"
                                                                                      : "",
-                                                       (long long)o->seeds)};
+                                                       (long long)o->seeds, s->given)};
   KVA_PUSH(arena, &own.list, all);
   add_commands(o, arena, &own);
   add_settings(o, arena, &own);

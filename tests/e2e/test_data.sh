@@ -211,6 +211,18 @@ expect 1 train "$work/model/own.kv"
 says "'link.npy' is a symbolic link"
 expect 0 train "$work/model/own.kv" --steps 1 --data "npy:x=$work/x.npy,target=$work/model/link.npy"
 
+# The train block of docs/language.md trains.
+awk '/^```/ { inside = 0 } inside; /^```kv -D lr=/ { inside = 1 }' docs/language.md >"$work/model/regression.kv"
+python3 - "$work/model" <<'PY'
+import struct, sys
+for name, shape, n in (("x", "(200, 4)", 800), ("target", "(200,)", 200)):
+    header = ("{'descr': '<f4', 'fortran_order': False, 'shape': %s, }" % shape).ljust(117) + "\n"
+    data = struct.pack("<%df" % n, *[(7 * i % 11) / 11 for i in range(n)])
+    open("%s/%s.npy" % (sys.argv[1], name), "wb").write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + data)
+PY
+expect 0 train "$work/model/regression.kv"
+says "step 100/100  eval loss"
+
 expect 1 train "$work/line.kv" --data "npy:x=$work/x.npy"
 says "no file is given for the data input 'target'"
 expect 1 train "$work/line.kv" --data "npy:x=$work/y.npy,target=$work/x.npy"

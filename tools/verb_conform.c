@@ -677,15 +677,24 @@ static int run_all(const paths *cases, const kva_map *expected, const conform_op
   return (expected ? sum.unexpected : sum.failed) ? EXIT_NO : EXIT_DONE;
 }
 
-/* Finds the cases below dirs that pass the filter, sorted. */
-static void choose_cases(const char *const *dirs, int n, const conform_options *o, paths *out) {
+/* Finds the cases below dirs that pass the filter, sorted. false: a folder has none, which is told: a misspelt name is
+ * not to count as passed. */
+static bool choose_cases(const char *const *dirs, int n, const conform_options *o, paths *out) {
   paths all = {0};
-  for (int i = 0; i < n; i++) find_cases(dirs[i], 0, &all);
+  bool found = true;
+  for (int i = 0; i < n; i++) {
+    size_t before = all.n;
+    find_cases(dirs[i], 0, &all);
+    if (all.n == before) fprintf(stderr, "kvasir conform: %s: no case found there\n", dirs[i]);
+    found = found && all.n > before;
+  }
   for (size_t i = 0; i < all.n; i++)
     if (!o->filter || strstr(all.v[i], o->filter)) add_path(out, all.v[i]);
   if (out->n) qsort(out->v, out->n, sizeof *out->v, compare_paths);
   for (size_t i = 0; i < all.n; i++) free(all.v[i]);
   free(all.v);
+  if (found && !out->n) fprintf(stderr, "kvasir conform: no case found%s\n", n ? " with --filter" : "; name a folder");
+  return found && out->n;
 }
 
 typedef struct device_answer {
@@ -730,10 +739,9 @@ static int run_chosen(const char *const *dirs, int n, conform_options *o) {
   o->cache = named_cache(arena);
   if (!status && o->output_dir) status = kva_folder_make(o->output_dir, 0777, diag);
   if (!status && o->expected) status = read_expected(o->expected, diag, arena, &expected);
-  if (!status) choose_cases(dirs, n, o, &cases);
+  bool any = !status && choose_cases(dirs, n, o, &cases);
   int code = status ? kva_cli_fail(status, diag) : EXIT_USAGE;
-  if (!status && !cases.n) fprintf(stderr, "kvasir conform: no case found%s\n", n ? " there" : "; name a folder");
-  if (cases.n) code = run_all(&cases, expected, o);
+  if (any) code = run_all(&cases, expected, o);
   for (size_t i = 0; i < cases.n; i++) free(cases.v[i]);
   free(cases.v);
   kva_arena_destroy(arena);

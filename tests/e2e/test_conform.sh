@@ -28,3 +28,9 @@ says "UNEXPECTED FAIL"
 printf 'pass test_relu\n' >"$work/wrong.txt"
 expect 1 conform "$suite" --filter node/test_relu --expected "$work/wrong.txt"
 says 'line 1: expected `skip NAME reason`'
+
+# A folder without cases is an error also beside others.
+expect 2 conform "$suite/node/test_relu" "$work/nowhere"
+says "$work/nowhere: no case found there"
+expect 2 conform "$suite/node/test_relu" --filter nothing
+says "no case found with --filter"

@@ -737,11 +737,16 @@ static int run_chosen(const char *const *dirs, int n, conform_options *o) {
   paths cases = {0};
   kva_status status = find_device(o, diag);
   o->cache = named_cache(arena);
-  if (!status && o->output_dir) status = kva_folder_make(o->output_dir, 0777, diag);
   if (!status && o->expected) status = read_expected(o->expected, diag, arena, &expected);
   bool any = !status && choose_cases(dirs, n, o, &cases);
+  if (any && o->output_dir && cases.n > 1) {
+    fprintf(stderr, "kvasir conform: --output is for one case, whose files would be those of others, too; found %zu\n",
+            cases.n);
+    any = false;
+  }
+  if (any && o->output_dir) status = kva_folder_make(o->output_dir, 0777, diag);
   int code = status ? kva_cli_fail(status, diag) : EXIT_USAGE;
-  if (any) code = run_all(&cases, expected, o);
+  if (any && !status) code = run_all(&cases, expected, o);
   for (size_t i = 0; i < cases.n; i++) free(cases.v[i]);
   free(cases.v);
   kva_arena_destroy(arena);
@@ -757,7 +762,8 @@ static int run(int argc, char **argv) {
       {"--rtol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.rtol, "relative tolerance (1e-3)"},
       {"--atol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.atol, "absolute tolerance (1e-7)"},
       {"--time-limit", NULL, "SECONDS", KVA_OPTION_COUNT, &o.seconds, "of one case (60)"},
-      {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write a case's outputs instead of comparing them"},
+      {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir,
+       "write the outputs of a single case instead of comparing them"},
       {"--mode", NULL, "static|dynamic", KVA_OPTION_WORD, &o.mode, "extents as declared, or all symbolic"},
       {"--grad", NULL, NULL, KVA_OPTION_FLAG, &o.gradients, "compare gradients with central differences instead"},
       KVA_DEVICE_OPTIONS(&o.device),

@@ -34,3 +34,10 @@ expect 2 conform "$suite/node/test_relu" "$work/nowhere"
 says "$work/nowhere: no case found there"
 expect 2 conform "$suite/node/test_relu" --filter nothing
 says "no case found with --filter"
+
+# The outputs of several cases have the same names.
+expect 2 conform "$suite" --filter node/test_r -o "$work/outputs"
+says "--output is for one case"
+[ ! -e "$work/outputs" ] || fail "a refused command made a folder"
+expect 0 conform "$suite/node/test_relu" -o "$work/outputs"
+[ -s "$work/outputs/output_0.pb" ] || fail "no output of a case"

@@ -3,6 +3,7 @@
 #include "runtime/npy.h"
 #include "runtime/ptxsim/ptxsim.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -50,25 +51,33 @@ static kva_dtype find_dtype(const char *s, size_t n) {
   return KVA_DTYPE_NONE;
 }
 
+/* false: the type of the argument does not hold element k of the file. */
+static bool take_element(argument *a, const kva_tensor *file, int64_t k) {
+  bool is_float = kva_dtype_is_float(file->dtype);
+  double f = is_float ? kva_load_f64(file->dtype, file->data, k) : 0;
+  if (kva_dtype_is_float(a->dtype)) {
+    kva_store_f64(a->dtype, a->data, k, is_float ? f : (double)kva_load_i64(file->dtype, file->data, k));
+    return true;
+  }
+  if (is_float && (!(fabs(f) < 0x1p63) || f != trunc(f))) return false;
+  int64_t n = is_float ? (int64_t)f : kva_load_i64(file->dtype, file->data, k);
+  kva_store_i64(a->dtype, a->data, k, n);
+  return kva_load_i64(a->dtype, a->data, k) == n;
+}
+
 /* Converts other element types, since .npy has no bf16. */
 static kva_status fill_from_file(argument *a, const char *path, kva_diag *diag) {
   kva_tensor file = {0};
   KVA_TRY(kva_npy_read(path, diag, &file));
-  int64_t bytes = kva_tensor_bytes(&file), n = bytes * 8 / kva_dtype_bits(file.dtype);
+  int64_t bytes = kva_tensor_bytes(&file), n = bytes * 8 / kva_dtype_bits(file.dtype), k = 0;
   bool fits = n == a->tensor.dims[0];
-  for (int64_t k = 0; fits && k < n; k++) {
-    if (kva_dtype_is_float(a->dtype))
-      kva_store_f64(a->dtype, a->data, k,
-                    kva_dtype_is_float(file.dtype) ? kva_load_f64(file.dtype, file.data, k)
-                                                   : (double)kva_load_i64(file.dtype, file.data, k));
-    else
-      kva_store_i64(a->dtype, a->data, k,
-                    kva_dtype_is_float(file.dtype) ? (int64_t)kva_load_f64(file.dtype, file.data, k)
-                                                   : kva_load_i64(file.dtype, file.data, k));
-  }
+  while (fits && k < n && take_element(a, &file, k)) k++;
   kva_npy_free(&file);
-  return fits ? KVA_OK
-              : kva_error(diag, NULL, "%s: %lld elements; --arg %s has another number", path, (long long)n, a->spec);
+  if (!fits)
+    return kva_error(diag, NULL, "%s: %lld elements; --arg %s has another number", path, (long long)n, a->spec);
+  return k == n
+             ? KVA_OK
+             : kva_error(diag, NULL, "%s: element %lld is no integer that --arg %s holds", path, (long long)k, a->spec);
 }
 
 /* Floats in (-1, 1), integers from -8 to 7 (0 to 15 if unsigned): small enough for exact products. */
@@ -104,14 +113,33 @@ static kva_status make_array(argument *a, const char *rest, uint64_t seed, kva_d
   return KVA_OK;
 }
 
+/* Decimal, octal or hexadecimal, with or without sign: what `bits` bits hold as a signed or as an unsigned number. */
+static bool parse_integer(const char *value, int bits, int64_t *out) {
+  bool negative = *value == '-';
+  const uint64_t most = negative ? UINT64_C(1) << (bits - 1) : UINT64_MAX >> (64 - bits);
+  char *end;
+  if (value[negative] < '0' || value[negative] > '9') return false;
+  errno = 0;
+  uint64_t n = strtoull(value + negative, &end, 0);
+  *out = (int64_t)(negative ? 0 - n : n);
+  return !*end && !errno && n <= most;
+}
+
+static kva_status make_integer(argument *a, const char *value, kva_diag *diag) {
+  int64_t number;
+  int bits = kva_dtype_bits(a->dtype);
+  if (!parse_integer(value, bits, &number))
+    return kva_error(diag, NULL, "--arg %s: an integer of %d bits is expected behind '='", a->spec, bits);
+  kva_store_i64(a->dtype, a->data, 0, number);
+  return KVA_OK;
+}
+
 static kva_status make_scalar(argument *a, const char *value, kva_diag *diag) {
   char *end;
   a->data = calloc(1, 8);
   if (!a->data) return kva_fail(diag, KVA_NO_MEMORY, NULL, "--arg %s: out of memory", a->spec);
-  if (kva_dtype_is_float(a->dtype))
-    kva_store_f64(a->dtype, a->data, 0, strtod(value, &end));
-  else
-    kva_store_i64(a->dtype, a->data, 0, strtoll(value, &end, 0));
+  if (!kva_dtype_is_float(a->dtype)) return make_integer(a, value, diag);
+  kva_store_f64(a->dtype, a->data, 0, strtod(value, &end));
   return *value && !*end ? KVA_OK : kva_error(diag, NULL, "--arg %s: no number behind '='", a->spec);
 }
 

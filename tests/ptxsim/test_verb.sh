@@ -44,6 +44,20 @@ says "no kernel 'sub'; it has: add"
 expect 1 ptxsim "$work/add.ptx" --arg q32:4
 expect 1 ptxsim "$work/add.ptx" --arg f32:0
 expect 1 ptxsim "$work/add.ptx" --arg f32=x
+# Numbers are those that their types hold, with or without sign.
+for number in 4294967296 4294967297 -2147483649 99999999999999999999 8x --8; do
+  expect 1 ptxsim "$work/add.ptx" "${arrays[@]}" --arg i32=$number
+  says "--arg i32=$number: an integer of 32 bits is expected behind '='"
+done
+expect 0 ptxsim "$work/add.ptx" --block 8 "${arrays[@]}" --arg u32=0x8
+expect 0 ptxsim "$work/add.ptx" --block 8 "${arrays[@]}" --arg i32=-1
+sed 's/param .u32 n/param .u64 n/; s/ld.param.u32 %r1/ld.param.u64 %rd4/; s/setp.ge.s32 %p1, %r5, %r1/setp.ne.u64 %p1, %rd4, -1/' \
+  "$work/add.ptx" >"$work/most.ptx"
+expect 0 ptxsim "$work/most.ptx" --block 8 "${arrays[@]}" --arg u64=18446744073709551615
+says "8 of 1000 elements changed"
+expect 1 ptxsim "$work/add.ptx" --arg "i8:1000=$work/arg2.npy"
+says "arg2.npy: element 0 is no integer that --arg i8:1000="
+
 expect 1 ptxsim "$work/add.ptx" --block 2000 "${arrays[@]}" --arg i32=1
 expect 1 ptxsim "$work/missing.ptx"
 expect 2 ptxsim

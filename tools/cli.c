@@ -6,7 +6,9 @@
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/driver/opt.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional) {
@@ -83,6 +85,22 @@ void kva_cli_print_compiled(const kva_compiled *c) {
 
 int kva_cli_fail(kva_status status, const kva_diag *diag) {
   return kva_exit_code("kvasir", status, diag);
+}
+
+/* A file gets its name when it is complete; until then it has this one (runtime/base/file.c). */
+static char unfinished[4096];
+
+static void remove_and_end(int number) {
+  unlink(unfinished);
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
+void kva_cli_clean_at_signal(const char *output) {
+  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+  int n = snprintf(unfinished, sizeof unfinished, "%s.%ld.tmp", output, (long)getpid());
+  for (size_t i = 0; n < (int)sizeof unfinished && i < sizeof numbers / sizeof *numbers; i++)
+    if (signal(numbers[i], remove_and_end) == SIG_IGN) signal(numbers[i], SIG_IGN); /* as nohup wants it */
 }
 
 bool kva_cli_replaces_input(const char *verb, const char *option, const char *output, int n,

@@ -46,6 +46,9 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
 bool kva_cli_replaces_input(const char *verb, const char *option, const char *output, int n, const char *const *inputs);
 /* The same for the values of an option [NAME=]FILE. */
 bool kva_cli_replaces_named(const char *verb, const char *option, const char *output, const kva_strings *inputs);
+/* From now on SIGINT, SIGTERM and SIGHUP remove what this process has begun to write in the place of `output`, and end
+ * the process as before. */
+void kva_cli_clean_at_signal(const char *output);
 /* The value of a symbol in a list of pins; 0: none. */
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
 /* The symbol of the batch: "B", or the first extent of every data input of a module that trains. */

@@ -302,7 +302,10 @@ static int run(int argc, char **argv) {
   if (code < 0) code = kva_cli_mesh(o.mesh_text, &o.mesh);
   const char *inputs[] = {path, o.tune.weights, o.tokenizer};
   if (code < 0 && kva_cli_replaces_input("build", "-o", o.output, 3, inputs)) code = EXIT_USAGE;
-  if (code < 0) code = build(path, &o, arena);
+  if (code < 0) {
+    kva_cli_clean_at_signal(o.output);
+    code = build(path, &o, arena);
+  }
   kva_arena_destroy(arena);
   return code;
 }

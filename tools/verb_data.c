@@ -257,5 +257,6 @@ static int run(int argc, char **argv) {
     return EXIT_USAGE;
   if (o.end && !o.tokenizer) return usage_error("--end needs a --tokenizer");
   if (o.limit && !parse_size(o.limit, &limit)) return usage_error("--limit is a size such as 500k, 10M or 2G");
+  if (makes) kva_cli_clean_at_signal(o.output);
   return dispatch(&o, action, limit);
 }

@@ -168,6 +168,7 @@ static int run(int argc, char **argv) {
   }
   const char *inputs[] = {path, o.weights};
   if (kva_cli_replaces_input("export", "-o", o.out, 2, inputs)) return EXIT_USAGE;
+  kva_cli_clean_at_signal(o.out);
   kva_diag *diag = kva_diag_create();
   code = onnx ? export_onnx(path, &o, diag) : export_foreign(path, &o, diag);
   kva_diag_destroy(diag);

@@ -146,5 +146,7 @@ static int run(int argc, char **argv) {
   if (o.bits != 8 && o.bits != 4) return misused("--bits is 8 or 4");
   if (o.block != 32 && o.block != 128) return misused("--block is 32 or 128");
   const char *inputs[] = {path, o.weights};
-  return kva_cli_replaces_input("quantize", "-o", o.output, 2, inputs) ? EXIT_USAGE : quantize(path, &o);
+  if (kva_cli_replaces_input("quantize", "-o", o.output, 2, inputs)) return EXIT_USAGE;
+  kva_cli_clean_at_signal(o.output);
+  return quantize(path, &o);
 }

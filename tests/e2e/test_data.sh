@@ -211,6 +211,24 @@ expect 1 train "$work/model/own.kv"
 says "'link.npy' is a symbolic link"
 expect 0 train "$work/model/own.kv" --steps 1 --data "npy:x=$work/x.npy,target=$work/model/link.npy"
 
+# A signal leaves no file that is not complete, and its status is that of the man page.
+head -c 100000000 /dev/zero | tr '\0' a >"$work/large.txt"
+for row in INT:130 TERM:143 HUP:129; do
+  python3 - "$KVASIR" "$work" "${row%:*}" "${row#*:}" <<'PY' || fail "SIG${row%:*} leaves a file"
+import glob, os, signal, subprocess, sys, time
+tool, work, name, status = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+process = subprocess.Popen([tool, "data", work + "/large.txt", "-o", work + "/large.tok"])
+while not glob.glob(work + "/large.tok.*.tmp"):
+    assert process.poll() is None
+    time.sleep(0.001)
+process.send_signal(getattr(signal, "SIG" + name))
+assert 128 - process.wait() == int(status), process.returncode
+assert not glob.glob(work + "/large.tok*"), glob.glob(work + "/large.tok*")
+PY
+done
+rm "$work/large.txt"
+
 # The train block of docs/language.md trains.
 awk '/^```/ { inside = 0 } inside; /^```kv -D lr=/ { inside = 1 }' docs/language.md >"$work/model/regression.kv"
 python3 - "$work/model" <<'PY'

@@ -1,5 +1,6 @@
 /* kvasir profile: where the time of a program goes, step by step. */
 #include "tools/tune.h"
+#include "runtime/exe/exe.h"
 #include "runtime/exe/files.h"
 #include "tools/driver/summary.h"
 #include "tools/profile/profile.h"
@@ -174,6 +175,10 @@ static int run(int argc, char **argv) {
   if ((code = kva_cli_passes(&kva_verb_profile, &o.passes)) >= 0) return code;
   if ((code = kva_cli_take_train(&kva_verb_profile, &o.tune, &o.train)) >= 0) return code;
   if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
+  if (kva_exe_same_output(o.page, o.trace)) {
+    fprintf(stderr, "kvasir profile: -o and --trace name one file; give each its own\n");
+    return EXIT_USAGE;
+  }
   if (replaces_input(&o, "-o", o.page) || replaces_input(&o, "--trace", o.trace)) return EXIT_USAGE;
   kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();

@@ -3,6 +3,7 @@
 #include "tools/tune.h"
 #include "runtime/data.h"
 #include "runtime/exe/processes.h"
+#include "runtime/exe/exe.h"
 #include "runtime/exe/train.h"
 #include "tools/board/board.h"
 #include "tools/driver/ranges.h"
@@ -593,6 +594,8 @@ static int run(int argc, char **argv) {
   if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   if (!o.sample_every && (o.samples.prompt || o.samples.file || o.samples.tokenizer))
     return usage_error("--sample-prompt, --samples and --tokenizer are for --sample-every N");
+  if (kva_exe_same_output(o.samples.file, o.settings.metrics) || kva_exe_same_output(o.samples.file, o.settings.report))
+    return usage_error("--samples names the file of --metrics or --report; give each its own");
   if (!o.samples.prompt) o.samples.prompt = "\n";
   if (o.variants.n > 1 && o.settings.resume && *o.settings.resume)
     return usage_error("--resume=PATH is for a single run; --resume continues each variant from its own checkpoints");

@@ -28,5 +28,7 @@ const char *kva_exe_name(int argc, char **argv);
 const char *kva_exe_beside(const char *name, kva_arena *arena);
 /* Whether two paths, or links to them, are one regular file. */
 bool kva_exe_same_file(const char *a, const char *b);
+/* Whether two files that are to be written, which need not be there yet, would be one. false where one is NULL. */
+bool kva_exe_same_output(const char *a, const char *b);
 
 #endif

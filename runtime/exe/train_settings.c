@@ -34,6 +34,7 @@ const char *kva_train_misused(const kva_train_settings *o) {
   if (o->resume && !*o->resume && !o->checkpoint)
     return "--resume needs a checkpoint: --resume=PATH, or --checkpoint DIR";
   if (o->comm && o->shard.count > 1) return "--shard and --mesh both divide the batches; give one of them";
+  if (kva_exe_same_output(o->metrics, o->report)) return "--metrics and --report name one file; give each its own";
   return NULL;
 }
 

@@ -59,6 +59,23 @@ keeps own.kv --trace profile "$work/own.kv" --pin B=1 --pin T=2
 keeps own.kv -o profile models/mlp.kv --input "tokens=$work/own.kv"
 keeps own.jsonl --details eval models/lm.kv -D vocab=257 --task items --file "$work/own.jsonl"
 
+# Two outputs are two files: the one that is written first would be lost.
+apart() { # apart MESSAGE ARGUMENT...
+  expect 2 "${@:2}"
+  says "$1"
+}
+apart "--metrics and --report name one file" train models/mlp.kv --steps 1 --metrics "$work/one" --report "$work/one"
+[ ! -e "$work/one" ] || fail "a refused command wrote"
+apart "--metrics and --report name one file" train models/mlp.kv --steps 1 --metrics "$work/new/one" --report "$work/new/one"
+apart "--samples names the file of" train models/lm.kv -D vocab=257 --data random --steps 1 --sample-every 1 \
+  --samples "$work/one" --metrics "$work/./one"
+apart "-o and --trace name one file" profile models/mlp.kv --pin B=1 --pin T=2 -o "$work/one" --trace "$work//one"
+: >"$work/one"
+ln -s one "$work/link"
+apart "--metrics and --report name one file" train models/mlp.kv --steps 1 --metrics "$work/link" --report "$work/one"
+expect 0 train models/mlp.kv --steps 1 --metrics /dev/null --report /dev/null
+expect 0 train models/mlp.kv --steps 1 --metrics "$work/one.jsonl" --report "$work/one"
+
 # Exit codes.
 expect 2
 expect 2 dance

@@ -3,13 +3,15 @@
 #include "runtime/report.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static int run(int argc, char **argv);
 
 const kva_verb kva_verb_report = {
     "report", "[NAME=]FILE.jsonl ... -o FILE.html", "draw the curves of several runs on one page",
     "Reads metrics that kvasir train --metrics wrote. Files with one NAME are runs of one setting with several seeds:\n"
-    "their mean is drawn, with a band from the least to the greatest value.\n\n"
+    "their mean is drawn, with a band from the least to the greatest value. A file whose path is NAME=FILE as a whole\n"
+    "is taken as that file.\n\n"
     "Examples:\n"
     "  kvasir report a.jsonl b.jsonl -o both.html\n"
     "  kvasir report shift=s0.jsonl shift=s1.jsonl vanilla=v0.jsonl vanilla=v1.jsonl -o seeds.html",
@@ -22,8 +24,9 @@ typedef struct curve {
   kva_history *history;
 } curve;
 
+/* What is there as it stands, as lr=0.1/metrics.jsonl, has no NAME before it. */
 static const char *path_of(const char *text) {
-  const char *equals = strchr(text, '=');
+  const char *equals = access(text, F_OK) ? strchr(text, '=') : NULL;
   return equals ? equals + 1 : text;
 }
 

@@ -307,6 +307,13 @@ expect 0 report "one=${runs[0]}" "one=${runs[1]}" "other=${runs[2]}" -o "$work/r
 grep -q 'class="band c0"' "$work/report.html" || fail "no band over seeds"
 grep -q "Learned shift weights" "$work/report.html" || fail "no shift scalars"
 expect 2 report "${runs[0]}"
+mkdir "$work/lr=0.1" "$work/lr=0.2"
+cp "${runs[0]}" "$work/lr=0.1/m.jsonl"
+cp "${runs[1]}" "$work/lr=0.2/m.jsonl"
+(cd "$work" && expect 0 report lr=0.1/m.jsonl lr=0.2/m.jsonl "a=lr=0.1/m.jsonl" -o paths.html)
+for name in lr=0.1/m.jsonl lr=0.2/m.jsonl a; do
+  grep -q ">$name<" "$work/paths.html" || fail "no curve $name"
+done
 expect 1 report "$work/nothing.jsonl" -o "$work/report.html"
 says "nothing.jsonl: error: cannot open it"
 [ "$(wc -l <"$work/out")" -eq 1 ] || fail "an error of two lines"

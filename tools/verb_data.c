@@ -182,6 +182,9 @@ static kva_status info(const data_options *o, const kva_token_file *f, kva_diag 
 static kva_status decode(const data_options *o, const kva_token_file *f, kva_diag *diag) {
   kva_tokenizer *t = NULL;
   kva_loc loc = {.file = o->paths[0]};
+  if (o->at && o->at >= f->info.count)
+    return kva_error(diag, &loc, "--at %lld lies behind its last token: it has %lld, the first of which is 0",
+                     (long long)o->at, (long long)f->info.count);
   if (o->tokenizer)
     KVA_TRY(kva_tokenizer_load(o->tokenizer, diag, &t));
   else

@@ -79,6 +79,10 @@ expect 2 data "$work/texts" -o "$work/x.tok" --limit ten
 expect 2 data info "$work/bytes.tok" -o "$work/x.tok"
 expect 2 data decode "$work/bytes.tok" --json
 says "--json is for make and info"
+count=$("$KVASIR" data info "$work/bytes.tok" --json | sed 's/{"tokens": \([0-9]*\),.*/\1/')
+expect 0 data decode "$work/bytes.tok" --at $((count - 1))
+expect 1 data decode "$work/bytes.tok" --at "$count"
+says "bytes.tok: error: --at $count lies behind its last token: it has $count"
 expect 1 data "$work/none" -o "$work/x.tok"
 expect 1 data "$work/texts/binary" -o "$work/x.tok"
 says "there is no text"

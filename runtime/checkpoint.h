@@ -62,9 +62,6 @@ KVA_MUST_USE kva_status kva_checkpoint_set_aside(const char *folder, int64_t ste
 KVA_MUST_USE kva_status kva_checkpoint_remove(const char *path, kva_diag *diag);
 /* Removes the files of a checkpoint from a folder, then the folder. */
 KVA_MUST_USE kva_status kva_checkpoint_remove_folder(const char *path, kva_diag *diag);
-/* The name under which `path` is written: the file or folder of a process that ends is a left-over by it. The caller
- * frees it. */
-char *kva_checkpoint_temporary(const char *path);
 /* Locks the folder, which must exist, against other processes: file ".lock" in it says who holds it. The lock ends with
  * kva_checkpoint_unlock or with the process. If another process holds it: KVA_INVALID, with its number, host and since
  * when. Where the file system has no locks: a warning, and *out_lock is -1. */

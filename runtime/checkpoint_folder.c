@@ -40,11 +40,6 @@ char *kva_checkpoint_best(const char *folder, bool in_shards) {
   return path_of(folder, BEST, in_shards);
 }
 
-char *kva_checkpoint_temporary(const char *path) {
-  char *temporary = NULL;
-  return asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0 ? NULL : temporary;
-}
-
 /* The rest of the name after PREFIX and digits; NULL if the name does not start so. */
 static const char *parse_name(const char *name, int64_t *step) {
   if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return NULL;
@@ -159,7 +154,7 @@ kva_status kva_checkpoint_remove_folder(const char *path, kva_diag *diag) {
 kva_status kva_checkpoint_remove(const char *path, kva_diag *diag) {
   if (!unlink(path) || errno == ENOENT) return KVA_OK;
   if (errno != EISDIR && errno != EPERM) return folder_error(path, "remove the checkpoint", diag);
-  char *temporary = kva_checkpoint_temporary(path);
+  char *temporary = kva_file_unfinished(path);
   if (!temporary) return KVA_NO_MEMORY;
   kva_status status = rename(path, temporary) ? folder_error(path, "remove the checkpoint", diag)
                                               : kva_checkpoint_remove_folder(temporary, diag);

@@ -147,7 +147,7 @@ static kva_status write_index(const writer *w, kva_diag *diag) {
 
 /* Process 0's part: a new folder. */
 static kva_status make_folder(writer *w, kva_diag *diag) {
-  w->folder = kva_checkpoint_temporary(w->path);
+  w->folder = kva_file_unfinished(w->path);
   if (!w->folder) return KVA_NO_MEMORY;
   KVA_TRY(kva_checkpoint_remove_folder(w->folder, diag));
   if (!mkdir(w->folder, 0777)) return KVA_OK;

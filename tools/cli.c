@@ -1,6 +1,7 @@
 /* Model loading and device selection, shared by the verbs. */
 #include "tools/cli.h"
 #include "passes/tune.h"
+#include "runtime/base/platform.h"
 #include "runtime/exe/exe.h"
 #include "runtime/shards.h"
 #include "tools/checkpoint/checkpoint.h"
@@ -87,8 +88,8 @@ int kva_cli_fail(kva_status status, const kva_diag *diag) {
   return kva_exit_code("kvasir", status, diag);
 }
 
-/* A file gets its name when it is complete; until then it has this one (runtime/base/file.c). */
-static char unfinished[4096];
+/* kva_file_unfinished of what this process writes. */
+static const char *unfinished;
 
 static void remove_and_end(int number) {
   unlink(unfinished);
@@ -98,8 +99,8 @@ static void remove_and_end(int number) {
 
 void kva_cli_clean_at_signal(const char *output) {
   static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-  int n = snprintf(unfinished, sizeof unfinished, "%s.%ld.tmp", output, (long)getpid());
-  for (size_t i = 0; n < (int)sizeof unfinished && i < sizeof numbers / sizeof *numbers; i++)
+  unfinished = kva_file_unfinished(output);
+  for (size_t i = 0; unfinished && i < sizeof numbers / sizeof *numbers; i++)
     if (signal(numbers[i], remove_and_end) == SIG_IGN) signal(numbers[i], SIG_IGN); /* as nohup wants it */
 }
 

@@ -158,9 +158,14 @@ static bool write_temporary(const char *temporary, const struct stat *old, int n
   return ok;
 }
 
+char *kva_file_unfinished(const char *path) {
+  char *name = NULL;
+  return asprintf(&name, "%s.%ld.tmp", path, (long)getpid()) < 0 ? NULL : name;
+}
+
 static kva_status replace(const char *path, const struct stat *old, int n, const kva_file_part *parts, kva_diag *diag) {
-  char *temporary = NULL;
-  if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) return KVA_NO_MEMORY;
+  char *temporary = kva_file_unfinished(path);
+  if (!temporary) return KVA_NO_MEMORY;
   kva_status status = KVA_OK;
   if (!write_temporary(temporary, old, n, parts) || rename(temporary, path)) {
     status = io_error(diag, "write it", path);
@@ -199,7 +204,7 @@ kva_status kva_file_write(const char *path, const void *data, size_t size, kva_d
 /* The folder of a device (/dev) may take no other files. */
 char *kva_file_temporary(const char *path) {
   char *name = NULL;
-  if (!is_written_in_place(path)) return asprintf(&name, "%s.%ld.tmp", path, (long)getpid()) < 0 ? NULL : name;
+  if (!is_written_in_place(path)) return kva_file_unfinished(path);
   const char *folder = getenv("TMPDIR");
   if (asprintf(&name, "%s/kvasir-XXXXXX", folder && *folder ? folder : "/tmp") < 0) return NULL;
   int fd = mkstemp(name);

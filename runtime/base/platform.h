@@ -48,6 +48,10 @@ typedef struct kva_file_part {
 } kva_file_part;
 KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag);
 
+/* The name that a file or folder has until it is complete and gets its own: what a process that was killed leaves is
+ * known by it. The caller frees it. NULL: no memory. */
+char *kva_file_unfinished(const char *path);
+
 /* The same in two steps, for what another program writes or what is not in memory at once: the name of a file to write,
  * which the caller frees (NULL: no memory, or no folder for temporary files; see errno), and its move to `path`. A file
  * that cannot be moved is removed. */

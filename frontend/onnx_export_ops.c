@@ -202,9 +202,8 @@ static kva_status export_transpose(kva_export *e, const kva_node *n, const char 
  * the last one: it is the least number, or where the last element may be any, counted from the end. A reader that does
  * not know the extent cannot tell of the latter which element it means. */
 static kva_dim slice_end(kva_expr_ctx *c, kva_dim last, int64_t step, kva_dim extent) {
-  kva_dim before = kva_expr_addi(c, last, -1);
-  if (step > 0)
-    return before == kva_expr_addi(c, extent, -2) ? kva_expr_const(c, INT64_MAX) : kva_expr_addi(c, last, 1);
+  kva_dim before = kva_expr_addi(c, last, -1), end = kva_expr_addi(c, last, 1);
+  if (step > 0) return end == extent ? kva_expr_const(c, INT64_MAX) : end;
   if (kva_expr_is(last, 0)) return kva_expr_const(c, INT64_MIN);
   return kva_expr_provably_le(c, kva_expr_const(c, 0), before) ? before : kva_expr_sub(c, before, extent);
 }

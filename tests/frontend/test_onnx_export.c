@@ -300,6 +300,17 @@ static void test_epsilon_of_doubles(void **unused) {
   trip_free(&t);
 }
 
+/* What the function that was read again makes of 0, 1, ... n - 1. */
+static kva_ref_tensor *numbers_through(const round_trip *t, int64_t n) {
+  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, &n), *out = NULL;
+  for (int64_t i = 0; i < n; i++) in->f[i] = (double)i;
+  assert_int_equal(kva_ref_run(t->again, t->again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL,
+                               NULL, NULL, NULL, t->diag),
+                   KVA_OK);
+  kva_ref_tensor_free(in);
+  return out;
+}
+
 /* kv.pad repeats all of x, where the operator of ONNX repeats what negative amounts leave. */
 static void test_pads_that_crop(void **unused) {
   (void)unused;
@@ -309,14 +320,9 @@ static void test_pads_that_crop(void **unused) {
   kva_value *x = kva_graph_add_input(t.f->graph, kva_type_tensor(m, KVA_F32, 1, &four), "x");
   kva_value *y = kva_build(&t.b, KVA_OP_pad, 1, &x, &(kva_pad_attrs){{1, &before}, {1, &after}, "wrap"});
   trip_return(&t, y);
-  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, (int64_t[]){4}), *out = NULL;
-  for (int i = 0; i < 4; i++) in->f[i] = i;
-  assert_int_equal(kva_ref_run(t.again, t.again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL,
-                               NULL, NULL, NULL, t.diag),
-                   KVA_OK);
+  kva_ref_tensor *out = numbers_through(&t, 4);
   assert_int_equal(out->n, 3);
   for (int i = 0; i < 3; i++) assert_true(out->f[i] == (i + 3) % 4);
-  kva_ref_tensor_free(in);
   kva_ref_tensor_free(out);
   trip_free(&t);
 }
@@ -332,14 +338,9 @@ static void test_slices_backwards(void **unused) {
     kva_value *x = kva_graph_add_input(t.f->graph, kva_type_tensor(t.m, KVA_F32, 1, &rows), "x");
     trip_return(
         &t, kva_build(&t.b, KVA_OP_slice, 1, &x, &(kva_slice_attrs){{1, &start}, {1, &count}, {1, (int64_t[]){-1}}}));
-    kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, (int64_t[]){ROWS}), *out = NULL;
-    for (int i = 0; i < ROWS; i++) in->f[i] = i;
-    assert_int_equal(kva_ref_run(t.again, t.again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL,
-                                 NULL, NULL, NULL, t.diag),
-                     KVA_OK);
+    kva_ref_tensor *out = numbers_through(&t, ROWS);
     assert_int_equal(out->n, ROWS - first);
     for (int i = 0; i < out->n; i++) assert_true(out->f[i] == ROWS - 1 - i);
-    kva_ref_tensor_free(in);
     kva_ref_tensor_free(out);
     trip_free(&t);
   }
@@ -353,13 +354,8 @@ static void test_last_row(void **unused) {
   kva_value *x = kva_graph_add_input(t.f->graph, kva_type_tensor(t.m, KVA_F32, 1, &rows), "x");
   kva_value *last = kva_build(&t.b, KVA_OP_slice, 1, &x, &(kva_slice_attrs){{1, &start}, {1, &one}, {0, NULL}});
   trip_return(&t, kva_add(&t.b, x, last));
-  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 1, (int64_t[]){3}), *out = NULL;
-  for (int i = 0; i < 3; i++) in->f[i] = i;
-  assert_int_equal(kva_ref_run(t.again, t.again->functions.data[0], (const kva_ref_tensor *const[]){in}, &out, NULL,
-                               NULL, NULL, NULL, t.diag),
-                   KVA_OK);
+  kva_ref_tensor *out = numbers_through(&t, 3);
   for (int i = 0; i < 3; i++) assert_true(out->f[i] == i + 2);
-  kva_ref_tensor_free(in);
   kva_ref_tensor_free(out);
   trip_free(&t);
 }

@@ -41,8 +41,7 @@ typedef struct cpu_row {
 #define SPR (ICE | KVA_CPU_AMX_TILE | KVA_CPU_AVX512BF16 | KVA_CPU_AVX512FP16 | KVA_CPU_AVXVNNI)
 #define A76 (KVA_CPU_DOTPROD | KVA_CPU_FULLFP16 | KVA_CPU_LSE)
 #define V1  (A76 | KVA_CPU_BF16 | KVA_CPU_I8MM | KVA_CPU_SVE)
-/* Measured: one thread reads a stream at 23 GB/s without fetching ahead and with it by up to 1 KiB, at 15 with 2 KiB,
- * at 19 with 4 or 8. */
+/* The CPU itself is ahead of a stream; 2 KiB and more take its place and are slower (docs/performance.md). */
 #define ZEN4_AHEAD 512
 static const cpu_row cpus[] = {
     {"x86-64", 128, 0, X86, 0, 0},

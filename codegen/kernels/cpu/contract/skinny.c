@@ -20,8 +20,8 @@ enum {
   PANEL_STEPS = 16, /* in panels, for few rows; with more, loads of 16-bit floats spill */
   ROWS_AT_ONCE = 2, /* where their number is not known */
   ACCUMULATORS = 16,
-  AHEAD = 2048,       /* bytes of a panel: hardware prefetching does not keep up */
-  CODES_AHEAD = 4096, /* those of 4 bits lose a tenth with less */
+  AHEAD = 2048, /* bytes of a panel, if the target permits: the prefetching of most CPUs does not keep up */
+  CODES_AHEAD = 4096,
 };
 
 typedef struct skinny {

@@ -422,6 +422,12 @@ static void store_block(const skinny *x) {
   kva_k_loop_end(x->kb, r);
 }
 
+/* A word is made of elements of several rows of b, each a stream of its own; in panels, words lie in memory. */
+static int64_t steps_at_once(const skinny *x) {
+  if (x->c->panel) return x->known && x->rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
+  return x->c->words ? STREAMS * kva_dtype_bits(x->c->b_type) / kva_dtype_bits(x->c->type) : STREAMS;
+}
+
 static skinny skinny_of(const kva_contraction *c) {
   skinny x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs, .rows = KVA_FEW_ROWS};
   x.known = kva_expr_is_const(c->rows, &x.rows);
@@ -433,7 +439,7 @@ static skinny skinny_of(const kva_contraction *c) {
   int64_t sums = c->l->target->vector_registers / 2 * x.lanes / x.panel; /* the others hold factors */
   x.together = sums > 1 ? sums : 1;
   if (!x.known) x.together = sums >= 2 * ROWS_AT_ONCE ? 2 * ROWS_AT_ONCE : ROWS_AT_ONCE;
-  x.steps = c->panel && x.known && x.rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
+  x.steps = steps_at_once(&x);
   x.factor_block = kva_contract_block(c);
   return x;
 }

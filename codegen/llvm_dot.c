@@ -56,7 +56,7 @@ static LLVMValueRef by_pairs(kva_emit *e, const char *name, LLVMValueRef *v, uns
   split(e, v, lanes, even, odd);
   LLVMValueRef first = kva_ll_intrinsic(e, name, 0, NULL, 2, even);
   LLVMValueRef second = kva_ll_intrinsic(e, name, 0, NULL, 2, odd);
-  return LLVMBuildAdd(e->b, v[2], LLVMBuildAdd(e->b, first, second, ""), "");
+  return LLVMBuildAdd(e->b, LLVMBuildAdd(e->b, v[2], first, ""), second, "");
 }
 
 /* ---- aarch64 ----------------------------------------------------------------------------------------------------- */

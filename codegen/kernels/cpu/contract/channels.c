@@ -142,7 +142,7 @@ static bool reads_windows(const channels *x) {
   if (!v->def || !x->l->computes(x->l, v) || x->l->computes(x->l, kva_operand(v->def, 0))) return false;
   if (x->depthwise) return x->g.dilation[0] == 1 && x->g.out[1] >= MIN_COLUMNS;
   bool window = x->g.kernel[0] * x->g.kernel[1] > 1 && x->g.channels * x->g.stride[1] >= MIN_STEPS;
-  return window && x->g.out[1] >= kva_contract_most_rows(x->l->target, x->vectors);
+  return window && x->g.out[1] >= kva_contract_most_rows(x->l->target, x->sum, x->vectors);
 }
 
 /* ---- tiling ------------------------------------------------------------------------------------------------------ */
@@ -179,7 +179,7 @@ static int64_t positions_known(const channels *x) {
  * sums wait for each other. */
 static double tile_cycles(const channels *x, int64_t positions) {
   if (x->depthwise) return (double)(positions * x->vectors);
-  double step = kva_contract_step_cycles(x->l->target, positions, x->vectors);
+  double step = kva_contract_step_cycles(x->l->target, x->sum, positions, x->vectors);
   double image = kva_contract_rows_cycles(positions, x->pitch * x->size);
   return image > step ? image : step;
 }
@@ -191,7 +191,7 @@ static bool reads_vectors(const channels *x) {
 
 /* A row of the filters stays in registers while a window is read. */
 static int64_t most_positions(const channels *x) {
-  int64_t most = kva_contract_most_rows(x->l->target, x->vectors);
+  int64_t most = kva_contract_most_rows(x->l->target, x->sum, x->vectors);
   int64_t others = x->l->target->vector_registers / x->vectors - x->g.kernel[1] - 1;
   return reads_vectors(x) && others < most && others > 0 ? others : most;
 }

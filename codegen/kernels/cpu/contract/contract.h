@@ -9,11 +9,12 @@ static inline int64_t kva_round_up(int64_t x, int64_t to) {
   return kva_ceil_div(x, to) * to;
 }
 
-/* Rows of a tile of 1 to 4 vectors, at most: accumulators, a row of the panel and a factor fit the registers. */
-int64_t kva_contract_most_rows(const kva_target *t, int64_t vectors);
+/* Rows of a tile of 1 to 4 vectors, at most: accumulators, a row of the panel and a factor fit the registers. Sums of
+ * int32 are of words of bytes. */
+int64_t kva_contract_most_rows(const kva_target *t, kva_dtype sums, int64_t vectors);
 /* Cycles that a step of a tile takes: its products, its loads, the way of its part of the panel from L2, or the time
  * from a sum to the next one in its register. */
-double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vectors);
+double kva_contract_step_cycles(const kva_target *t, kva_dtype sums, int64_t rows, int64_t vectors);
 /* Cycles of a step in which so many rows are read where they lie, at a distance: if more of them share a set of the
  * first cache than it has ways, as with distances of whole pages, each step reads their lines from L2 again. Else 0. */
 double kva_contract_rows_cycles(int64_t rows, int64_t bytes_apart);

@@ -5,6 +5,10 @@
 
 enum {
   PRODUCTS_PER_CYCLE = 2, /* of vectors */
+  INTEGERS_PER_CYCLE = 4, /* instructions of vectors of integers */
+  OF_PRODUCT = 4,         /* of them, for a product of words whose bytes are split (codegen/llvm_dot.c) */
+  OF_A = 2,               /* to split a word of a, and a vector of words of b */
+  OF_B = 3,
   LOADS_PER_CYCLE = 2,
   LATENCY = 5, /* of a product: 4, and nothing starts as soon as it can */
   MIN_STEPS_AHEAD = 64,
@@ -14,13 +18,27 @@ enum {
   L1_WAY = 4096,
 };
 
-int64_t kva_contract_most_rows(const kva_target *t, int64_t vectors) {
-  static const int64_t with_32[] = {0, 14, 14, 8, 6}, with_16[] = {0, 12, 6, 4, 2};
-  return t->vector_registers >= 32 ? with_32[vectors] : with_16[vectors];
+/* Words of bytes are split for products (codegen/llvm_dot.c): a factor takes two registers. */
+static bool splits_words(const kva_target *t, kva_dtype sums) {
+  return sums == KVA_I32 && !kva_target_has(t, KVA_TARGET_DOT4) && !kva_target_has(t, KVA_TARGET_DOT4_SIGNED);
 }
 
-double kva_contract_step_cycles(const kva_target *t, int64_t rows, int64_t vectors) {
-  double products = (double)(rows * vectors) / PRODUCTS_PER_CYCLE, loads = (double)(rows + vectors) / LOADS_PER_CYCLE;
+int64_t kva_contract_most_rows(const kva_target *t, kva_dtype sums, int64_t vectors) {
+  static const int64_t with_32[] = {0, 14, 14, 8, 6}, with_16[] = {0, 12, 6, 4, 2};
+  static const int64_t split_32[] = {0, 14, 12, 7, 5}, split_16[] = {0, 10, 4, 2, 1};
+  bool many = t->vector_registers >= 32;
+  if (splits_words(t, sums)) return many ? split_32[vectors] : split_16[vectors];
+  return many ? with_32[vectors] : with_16[vectors];
+}
+
+/* Of a step's products. */
+static double products_cycles(const kva_target *t, kva_dtype sums, int64_t rows, int64_t vectors) {
+  if (!splits_words(t, sums)) return (double)(rows * vectors) / PRODUCTS_PER_CYCLE;
+  return (double)(OF_PRODUCT * rows * vectors + OF_A * rows + OF_B * vectors) / INTEGERS_PER_CYCLE;
+}
+
+double kva_contract_step_cycles(const kva_target *t, kva_dtype sums, int64_t rows, int64_t vectors) {
+  double products = products_cycles(t, sums, rows, vectors), loads = (double)(rows + vectors) / LOADS_PER_CYCLE;
   double panel = (double)(vectors * t->vector_bytes) / L2_BYTES_PER_CYCLE;
   return fmax(fmax(products, loads), fmax(panel, LATENCY));
 }

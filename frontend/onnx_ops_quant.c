@@ -112,6 +112,8 @@ kva_status kva_onnx_dequantize(kva_onnx_call *k) {
   kva_value *scale = kva_onnx_in(k, 1), *in[] = {q, scale, has_zero ? zero : NULL};
   for (uint32_t i = 1; whole && i < 3; i++) in[i] = in[i] ? as_scalar(b, in[i]) : NULL;
   if (!in[1]->type->rank) attrs.block = 0;
+  if (in[2] && in[2]->type->rank != in[1]->type->rank)
+    return kva_onnx_fail(k, KVA_INVALID, "zero points: expected the shape of the scales");
   KVA_TRY(agree_on_scales(k, &attrs, in));
   return kva_onnx_done(k, kva_build(b, KVA_OP_dequantize, has_zero ? 3 : 2, in, &attrs));
 }

@@ -171,6 +171,9 @@ struct kva_op_info {
   bool (*has_zero)(const kva_node *n);
   kva_kval (*lower_code)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
   kva_kval (*lower_zero)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
+  /* Elements of at most 8 bits, without sign, along the axis in which memory has words of them: four from idx on, a
+   * multiple of four, as the bytes of an int32, the first one lowest. NULL: memory has no such words. */
+  kva_kval (*lower_bytes)(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
 
   /* Which operand holds indices, and what bounds them: constants are checked when n is made, others at run time by
    * passes/check_indices.c. *out is zero before. NULL: none does. */

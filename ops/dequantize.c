@@ -3,7 +3,7 @@
  *
  *   block > 0            one for each `block` elements along `axis`; the last block may be shorter
  *   vector, block = 0    one for each index of `axis`
- *   scalar               one for all
+ *   scalar               one for all; beside scales of blocks zero alone may be so
  *
  * to: type of the result; absent: scale's. No gradient: scales do not train. Tolerance 2: integers above 2^24 round to
  * float, then the product rounds; the difference is exact. */
@@ -38,6 +38,7 @@ static kva_status check_types(kva_module *m, const kva_node *n) {
   if (kva_dtype_is_float(q)) return kva_operand_error(m, n, 2, "%s has no zero point", kva_dtype_name(q));
   KVA_TRY(kva_check_int(m, n, 2));
   const kva_type *scale = kva_operand_type(n, 1);
+  if (((const kva_dequantize_attrs *)n->attrs)->block && !kva_operand_type(n, 2)->rank) return KVA_OK;
   return kva_check_shape(m, n, 2, scale->rank, scale->dims);
 }
 
@@ -74,6 +75,7 @@ kva_value *kva_dequantize_permute(kva_builder *b, const kva_node *n, kva_value *
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
+/* Where the scale of an element is, or its zero point. */
 static int64_t scale_offset(const kva_node *n, const kva_ref_tensor *scale, const int64_t *idx) {
   layout l = layout_of(n);
   int64_t at[KVA_MAX_RANK];
@@ -90,22 +92,24 @@ kva_status kva_dequantize_ref(kva_ref *r, const kva_node *n, const kva_ref_tenso
   const kva_ref_tensor *q = in[0], *scale = in[1], *zero = n->n_operands > 2 ? in[2] : NULL;
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < q->n; i++, kva_next_index(q->rank, q->dims, idx)) {
-    int64_t at = scale_offset(n, scale, idx);
-    out[0]->f[i] = (kva_ref_tensor_get(q, i) - (zero ? (double)zero->i[at] : 0)) * scale->f[at];
+    double from = zero ? (double)zero->i[scale_offset(n, zero, idx)] : 0;
+    out[0]->f[i] = (kva_ref_tensor_get(q, i) - from) * scale->f[scale_offset(n, scale, idx)];
   }
   return KVA_OK;
 }
 
 /* ---- code -------------------------------------------------------------------------------------------------------- */
 
-/* Indices of scale and zero for element idx. */
-static void scale_index(kva_lower *l, const kva_node *n, const kva_expr *const *idx, const kva_expr **at) {
+/* The scale (1) or zero point (2) of element idx. */
+static kva_kval of_scale(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx) {
   layout where = layout_of(n);
-  uint32_t rank = kva_operand_type(n, 1)->rank;
-  if (rank && !where.block) at[0] = idx[where.axis];
-  if (!where.block) return;
+  const kva_expr *at[KVA_MAX_RANK];
+  uint32_t rank = kva_operand_type(n, operand)->rank;
   memcpy(at, idx, sizeof *at * rank);
-  at[where.axis] = kva_expr_div(l->kb->exprs, idx[where.axis], kva_expr_const(l->kb->exprs, where.block));
+  if (rank && !where.block) at[0] = idx[where.axis];
+  if (rank && where.block)
+    at[where.axis] = kva_expr_div(l->kb->exprs, idx[where.axis], kva_expr_const(l->kb->exprs, where.block));
+  return l->operand(l, n, operand, at);
 }
 
 /* A value of at most 8 bits as a field of a word of 32 bits. */
@@ -183,15 +187,11 @@ int64_t kva_dequantize_factor_block(const kva_node *n, uint32_t axis) {
 }
 
 kva_kval kva_dequantize_lower_factor(kva_lower *l, const kva_node *n, const kva_expr *const *idx) {
-  const kva_expr *at[KVA_MAX_RANK];
-  scale_index(l, n, idx, at);
-  return kva_k_convert(l->kb, l->operand(l, n, 1, at), kva_k_compute_type(n->results[0].type->dtype));
+  return kva_k_convert(l->kb, of_scale(l, n, 1, idx), kva_k_compute_type(n->results[0].type->dtype));
 }
 
 kva_kval kva_dequantize_lower_rest(kva_lower *l, const kva_node *n, const kva_expr *const *idx) {
-  const kva_expr *at[KVA_MAX_RANK];
-  scale_index(l, n, idx, at);
-  kva_kval q = l->operand(l, n, 0, idx), zero = kva_operand(n, 2) ? l->operand(l, n, 2, at) : NULL;
+  kva_kval q = l->operand(l, n, 0, idx), zero = kva_operand(n, 2) ? of_scale(l, n, 2, idx) : NULL;
   return difference(l, q, zero, kva_k_compute_type(n->results[0].type->dtype));
 }
 
@@ -206,9 +206,7 @@ kva_kval kva_dequantize_lower_code(kva_lower *l, const kva_node *n, const kva_ex
 }
 
 kva_kval kva_dequantize_lower_zero(kva_lower *l, const kva_node *n, const kva_expr *const *idx) {
-  const kva_expr *at[KVA_MAX_RANK];
-  scale_index(l, n, idx, at);
-  return kva_k_convert(l->kb, l->operand(l, n, 2, at), kva_k_compute_type(n->results[0].type->dtype));
+  return kva_k_convert(l->kb, of_scale(l, n, 2, idx), kva_k_compute_type(n->results[0].type->dtype));
 }
 
 kva_kval kva_dequantize_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -220,6 +218,7 @@ kva_kval kva_dequantize_lower(kva_lower *l, const kva_node *n, uint32_t result, 
 int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   layout l = layout_of(n);
   if (!operand) return (int)axis;
+  if (!kva_operand_type(n, operand)->rank) return KVA_SAME_FOR_ALL;
   if (l.block) return axis == l.axis ? KVA_MIXED : (int)axis;
-  return kva_operand_type(n, operand)->rank && axis == l.axis ? 0 : KVA_SAME_FOR_ALL;
+  return axis == l.axis ? 0 : KVA_SAME_FOR_ALL;
 }

@@ -138,6 +138,7 @@ int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_join_panels_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_join_filters_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+kva_kval kva_unpack_lower_bytes(kva_lower *l, const kva_node *n, const kva_expr *const *idx);
 int kva_unpack_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_images_source_axis(const kva_node *n, uint32_t operand,

@@ -554,6 +554,9 @@ static const kva_case cases[] = {
     {.op = KVA_OP_dequantize,
      .attrs = "axis=1; block=2",
      .in = {{"2,3,4", 0, 3, KVA_U2}, {"2,2,4"}, {"2,2,4", 0, 3, KVA_U8}}},
+    {.op = KVA_OP_dequantize,
+     .attrs = "axis=0; block=3",
+     .in = {{"9,20", 0, 15, KVA_U4}, {"3,20"}, {"", 0, 15, KVA_U8}}},
     {.op = KVA_OP_dequantize, .attrs = "to=double", .in = {{"3,5", .dtype = KVA_F8E4M3FN}, {""}}},
     {.op = KVA_OP_dequantize, .in = {{"M=0,4", 0, 0, KVA_I8}, {"4"}}},
 
@@ -590,6 +593,9 @@ static const kva_case cases[] = {
     {.op = KVA_OP_unpack, .attrs = "axis=1; extent=33; to=int2", .in = {{"2,3,16", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=1; extent=11; to=int8", .in = {{"2,3", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "extent=8; to=uint8", .in = {{"2,N=5", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "extent=21; to=uint4; by_bytes=1", .in = {{"3,N=16", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "axis=1; extent=32; to=int2; by_bytes=1", .in = {{"3,2", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "axis=1; extent=7; to=int8; by_bytes=1", .in = {{"4,2", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=-2; extent=5; to=uint2", .in = {{"1,N=16", 0, 4294967295.0, KVA_U32}}},
 
     /* randomness and optimisers */

@@ -220,7 +220,8 @@ static void random_unpack(kva_random *r) {
   kva_case_operand *x = kva_random_operand(r, first ? EXTENTS(words, 16) : EXTENTS(16, words));
   x->dtype = KVA_U32;
   x->hi = UINT32_MAX;
-  kva_random_attrs(r, "axis=%d; extent=%d; to=%s", first ? 0 : -1, (int)extent, kva_dtype_name(to));
+  kva_random_attrs(r, "axis=%d; extent=%d; to=%s; by_bytes=%d", first ? 0 : -1, (int)extent, kva_dtype_name(to),
+                   kva_random_chance(r, 2));
 }
 
 static const kva_random_fn generators[KVA_OP_COUNT] = {

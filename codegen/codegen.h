@@ -21,6 +21,7 @@ typedef struct kva_target_options {
   bool library_gemm;  /* GPU: plain matrix products are calls of the device's library (cuBLASLt) */
   bool bf16x3_gemm;   /* CPU: kva_target.bf16x3_gemm; an error without AMX */
   bool relaxed_math;  /* CPU: kva_target.relaxed_math */
+  bool byte_math;     /* CPU: kva_target.byte_math */
   bool in_process;    /* CPU: kernels only run here (kva_codegen_jit) and are never written; threads compile them */
   kva_pass_control *control;     /* how passes over kernels run; borrowed; NULL: the default */
   const struct kva_cache *cache; /* stores compiled code (cache.h); borrowed; NULL: no cache */

@@ -209,6 +209,7 @@ kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *are
   uint32_t tiles = kva_target_has(out_target, KVA_TARGET_AMX) ? KVA_CPU_AMX_TILE : 0;
   out_cpu->needs = named ? named->needs : own ? kva_cpu_features() | tiles : 0;
   out_target->relaxed_math = options->relaxed_math;
+  out_target->byte_math = options->byte_math;
   out_target->bf16x3_gemm = options->bf16x3_gemm;
   if (!options->bf16x3_gemm || kva_target_has(out_target, KVA_TARGET_AMX)) return KVA_OK;
   return kva_error(diag, NULL, "gemm bf16x3 needs a CPU with AMX, which %s has not", out_cpu->name);

@@ -46,6 +46,7 @@ typedef struct kva_target {
   bool library_gemm; /* GPU: plain matrix products are calls of the device's library */
   bool bf16x3_gemm;  /* CPU with AMX: matrix products of float take it, each float as three bf16 */
   bool relaxed_math; /* CPU: convolutions may add up in ways that need fewer products (passes/layout_winograd.c) */
+  bool byte_math;    /* CPU: factors of quantised weights may be rounded to bytes (passes/opt_bytes.c) */
 } kva_target;
 
 static inline bool kva_target_has(const kva_target *t, uint32_t features) {

@@ -10,6 +10,7 @@
 #include "ops/incremental.h"
 #include "ops/matmul.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape.h"
 
 KVA_OP_FUNCTIONS(matmul)
@@ -25,6 +26,36 @@ kva_matmul_shape kva_matmul_get(const kva_node *n) {
       .transpose_a = attrs->transpose_a,
       .transpose_b = attrs->transpose_b,
   };
+}
+
+bool kva_matmul_sums_bytes(int64_t block, int64_t depth) {
+  enum { STEPS = 32, MOST = 256 };
+  return block > 0 && block % STEPS == 0 && block <= MOST && depth % block == 0;
+}
+
+static const kva_node *dequantized(const kva_node *n, uint32_t operand) {
+  const kva_node *d = kva_operand(n, operand)->def;
+  return d && kva_is(d, KVA_OP_dequantize) && d->results[0].type->dtype == KVA_F32 ? d : NULL;
+}
+
+bool kva_matmul_takes_bytes(const kva_node *n) {
+  const kva_node *d = dequantized(n, 0);
+  const kva_dequantize_attrs *a = d ? d->attrs : NULL;
+  int64_t rank = d ? d->results[0].type->rank : 0, depth;
+  if (!a || !a->block || d->n_operands > 2 || kva_operand_type(d, 0)->dtype != KVA_I8) return false;
+  kva_matmul_shape s = kva_matmul_get(n);
+  bool along = !s.transpose_a && (a->axis < 0 ? a->axis + rank : a->axis) == rank - 1;
+  return along && kva_expr_is_const(s.K, &depth) && kva_matmul_sums_bytes(a->block, depth);
+}
+
+int64_t kva_matmul_byte_block(const kva_node *n) {
+  const kva_node *d = kva_matmul_takes_bytes(n) ? dequantized(n, 1) : NULL;
+  const kva_dequantize_attrs *a = d ? d->attrs : NULL;
+  if (!a || d->n_operands < 3 || d->results[0].type->rank != 2 || (a->axis != 0 && a->axis != -2)) return 0;
+  const kva_node *words = kva_operand(d, 0)->def;
+  bool codes = words && kva_is(words, KVA_OP_unpack) && ((const kva_unpack_attrs *)words->attrs)->by_bytes,
+       same = a->block == ((const kva_dequantize_attrs *)dequantized(n, 0)->attrs)->block;
+  return codes && same && !kva_matmul_get(n).transpose_b ? a->block : 0;
 }
 
 enum { DEPTH = 0 | KVA_AGREES_FULL };

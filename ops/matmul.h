@@ -19,6 +19,13 @@ enum { KVA_PANEL_ROWS = KVA_FEW_ROWS + 1 };
 static inline int64_t kva_panel_vectors(const kva_target *t) {
   return t->vector_registers >= 32 ? 4 : 2;
 }
+/* Whether sums over blocks of so many steps of a depth may be of bytes (kva_matmul_byte_block). */
+bool kva_matmul_sums_bytes(int64_t block, int64_t depth);
+/* n multiplies dequantised bytes, with a scale for each block of steps of a row. */
+bool kva_matmul_takes_bytes(const kva_node *n);
+/* The steps that have scales in common in both factors of n, dequantised bytes with a sign and unsigned codes with a
+ * zero point: a kernel may sum up such a block in integers. 0: it may not. */
+int64_t kva_matmul_byte_block(const kva_node *n);
 /* The product as a GPU's library computes it: `batch` row-major products of float types, with strides between matrices
  * in elements (0: one shared matrix). See kva_gemm_desc. */
 typedef struct kva_matmul_plain {

@@ -377,8 +377,15 @@ static bool is_mask_code(const kva_node *p) {
   return (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP) && full_operands(p) == 0;
 }
 
+/* The factor of a product that sums up blocks of bytes. */
+static bool feeds_byte_blocks(const kva_node *p) {
+  const kva_use *u = p->results[0].uses;
+  return u && !u->next && u->index == 0 && kva_is(u->user, KVA_OP_matmul) && kva_matmul_byte_block(u->user);
+}
+
 /* What may be computed for each kernel that reads it. */
 static bool may_feed_again(const kva_node *p, tile_part part) {
+  if (part == PART_SCALARS && kva_is(p, KVA_OP_dequantize)) return feeds_byte_blocks(p);
   if (p->op->traits & KVA_UNPACKS) return part == PART_PACKED;
   return part == PART_MASK ? is_mask_code(p) : is_easy_view(p, part);
 }

@@ -3,11 +3,12 @@
  * What: matmul(x, dequantize(q, ...)) with constant q becomes a product whose second operand is [K, N], in panels of
  * PANEL columns that lie one after the other (kv.join_panels): a product of few rows then reads memory in order. Codes
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
- * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
- * which become bytes. Constant matrices of floats whose memory can be given back go into panels, too, if a product with
- * them has few rows, or an unknown number. Else matmul<transpose_b>(x, w) with constant w of floats becomes a product
- * with w transposed. Products of few rows read w along the depth as well as along its columns: if there are no others,
- * a transposed w stays, unless it is small. Matrices of bytes whose products take words of four steps
+ * columns, which shifts separate. Where x is bytes in blocks (opt_bytes.c), so are codes of 8 bits, all unsigned.
+ * Values do not change, sizes neither, but for the last panel and for zero points, which become bytes. Constant
+ * matrices of floats whose memory can be given back go into panels, too, if a product with them has few rows, or an
+ * unknown number. Else matmul<transpose_b>(x, w) with constant w of floats becomes a product with w transposed.
+ * Products of few rows read w along the depth as well as along its columns: if there are no others, a transposed w
+ * stays, unless it is small. Matrices of bytes whose products take words of four steps
  * (codegen/kernels/any/contract/words.c) are such words, in panels; others are transposed like floats. A CPU with AMX
  * gets those for many rows in panels whose words are four bytes of a column (codegen/kernels/cpu/contract/amx.c copies
  * them). Filters of bytes get four channels side by side, the factor of one step, and channels of zeros where their
@@ -86,7 +87,14 @@ static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, k
   return out;
 }
 
-enum { FORM_WORDS = 2, FORM_BYTES = 4, FORM_PLAIN = 8, FORM_FLOATS = 32, FORM_COLUMNS = 64 }; /* with 1: transposed */
+enum {
+  FORM_WORDS = 2, /* with 1: transposed */
+  FORM_BYTES = 4,
+  FORM_PLAIN = 8,
+  FORM_FLOATS = 32,
+  FORM_COLUMNS = 64,
+  FORM_UNSIGNED = 128 /* with words: see to_unsigned_words */
+};
 
 /* Numbers for how data are read: forms from 1 on, or in several ways. */
 enum { READ_DIFFERENTLY = INT32_MAX };
@@ -158,6 +166,31 @@ static const kva_tensor_data *to_byte_words(packing *p, const kva_tensor_data *t
             from[0] | (uint32_t)from[step_k] << 8 | (uint32_t)from[2 * step_k] << 16 | (uint32_t)from[3 * step_k] << 24;
     }
   release(p, t);
+  return out.to;
+}
+
+static int64_t code_at(const kva_tensor_data *q, int64_t i) {
+  int64_t bits = kva_dtype_bits(q->dtype), bit = i * bits;
+  return ((const uint8_t *)q->data)[bit / 8] >> bit % 8 & ((1 << bits) - 1);
+}
+
+/* Codes of 8 or 4 bits as words along K, which products of bytes take: those of 4 bits by bytes (kv.unpack), those with
+ * a sign larger by half of their range. The depth is a multiple of a word. */
+static const kva_tensor_data *to_unsigned_words(packing *p, const kva_tensor_data *q, bool transposed) {
+  int64_t depth = q->dims[transposed], columns = q->dims[!transposed], bits = kva_dtype_bits(q->dtype);
+  int64_t per = WORD_BITS / bits, step_k = transposed ? 1 : columns, step_n = transposed ? depth : 1;
+  int64_t sign = kva_dtype_is_unsigned(q->dtype) ? 0 : INT64_C(1) << (bits - 1);
+  panels out = room_for(p, q, FORM_UNSIGNED | transposed, KVA_U32, (kva_panels){depth / per, columns, PANEL});
+  if (out.known) return out.to;
+  uint32_t *words = (uint32_t *)(uintptr_t)out.to->data;
+  for (int64_t w = 0; w < out.form.rows; w++)
+    for (int64_t n = 0; n < columns; n++) {
+      uint32_t word = 0;
+      for (int64_t u = 0; u < per; u++)
+        word |= (uint32_t)(code_at(q, (w * per + u) * step_k + n * step_n) ^ sign) << (u % WORD * 8 + u / WORD * bits);
+      words[kva_panels_place(&out.form, w, n)] = word;
+    }
+  release(p, q);
   return out.to;
 }
 
@@ -263,7 +296,7 @@ static bool is_matrix(const kva_value *v) {
 }
 
 /* Scales are one for all or a matrix; not one for each column, which has no panels. */
-static bool is_candidate(const kva_node *n, bool *out_transposed) {
+bool kva_packs_codes(const kva_node *n, bool *out_transposed) {
   if (!kva_is(n, KVA_OP_dequantize) || !is_matrix(kva_operand(n, 0))) return false;
   const kva_type *q = kva_operand_type(n, 0), *scale = kva_operand_type(n, 1);
   if (!kva_dtype_is_int(q->dtype) || !are_products(&n->results[0], true, out_transposed)) return false;
@@ -297,15 +330,24 @@ static bool are_by_words(const kva_value *v) {
   return true;
 }
 
-enum { READ_AS_FLOATS = 16, READ_AS_WORDS = 32 }; /* with 1: transposed */
+/* All products take bytes, so that they sum up blocks in integers (ops/matmul.h). */
+static bool take_bytes(const kva_node *w) {
+  kva_dtype q = kva_operand_type(w, 0)->dtype;
+  for (const kva_use *u = w->results[0].uses; u; u = u->next)
+    if (!kva_takes_rows(u) && !kva_matmul_takes_bytes(u->user)) return false;
+  return kva_dtype_bits(q) >= 4 && (!kva_operand(w, 2) || kva_dtype_is_unsigned(q));
+}
+
+enum { READ_AS_FLOATS = 16, READ_AS_WORDS = 32, READ_AS_BYTES = 64 }; /* with 1: transposed */
 
 /* How a user reads a constant: as which operand of a candidate, in which orientation. Lookups read the order that there
  * is. */
 static uintptr_t reading_of(const kva_use *u) {
   bool transposed = false, ignored;
-  if (is_candidate(u->user, &transposed)) {
+  if (kva_packs_codes(u->user, &transposed)) {
     bool products = read_by_products(&u->user->results[0], &ignored);
-    return products ? 2 * (uintptr_t)u->index + transposed + 1 : READ_DIFFERENTLY;
+    uintptr_t form = take_bytes(u->user) ? READ_AS_BYTES : 0;
+    return products ? (form | (2 * (uintptr_t)u->index + transposed)) + 1 : READ_DIFFERENTLY;
   }
   const kva_node *n = u->user;
   const kva_value *v = kva_is(n, KVA_OP_cast) ? &n->results[0] : kva_operand(n, u->index);
@@ -350,6 +392,20 @@ static kva_value *of_blocks(packing *p, kva_builder *b, kva_value *v, bool trans
   return joined(b, to_bytes(p, t, transposed), t->dims[!transposed]);
 }
 
+/* Codes with a sign, unsigned: the zero point is half of their range. */
+static kva_value *middle(kva_builder *b, const kva_value *codes) {
+  return kva_const_scalar(b, KVA_U8, (double)(INT64_C(1) << (kva_dtype_bits(codes->type->dtype) - 1)));
+}
+
+static kva_value *unsigned_codes(packing *p, kva_builder *b, const kva_node *n, bool transposed) {
+  const kva_tensor_data *q = kva_constant_of(kva_operand(n, 0));
+  kva_unpack_attrs attrs = {.extent = kva_expr_const(b->m->exprs, q->dims[transposed]),
+                            .to = kva_dtype_bits(q->dtype) == 4 ? KVA_U4 : KVA_U8,
+                            .by_bytes = true};
+  kva_value *words = joined(b, to_unsigned_words(p, q, transposed), q->dims[!transposed]);
+  return kva_build(b, KVA_OP_unpack, 1, &words, &attrs);
+}
+
 /* Products with `from` get `to`, which is not transposed. */
 static void turn_products(kva_module *m, kva_value *from, kva_value *to) {
   for (kva_use *u = from->uses, *next; u; u = next) {
@@ -370,9 +426,12 @@ static void pack_node(packing *p, kva_node *n, bool transposed) {
   kva_builder b = kva_builder_before(p->m, n);
   kva_dequantize_attrs attrs = *(const kva_dequantize_attrs *)n->attrs;
   if (transposed) attrs.axis = 1 - (attrs.axis < 0 ? attrs.axis + 2 : attrs.axis);
-  kva_value *operands[] = {codes(p, &b, n, transposed), of_blocks(p, &b, kva_operand(n, 1), transposed),
-                           of_blocks(p, &b, kva_operand(n, 2), transposed)};
-  kva_value *y = kva_build(&b, KVA_OP_dequantize, n->n_operands, operands, &attrs);
+  bool bytes = take_bytes(n);
+  kva_value *q = bytes ? unsigned_codes(p, &b, n, transposed) : codes(p, &b, n, transposed);
+  kva_value *scale = of_blocks(p, &b, kva_operand(n, 1), transposed),
+            *zero = of_blocks(p, &b, kva_operand(n, 2), transposed);
+  if (bytes && !zero) zero = middle(&b, kva_operand(n, 0));
+  kva_value *y = kva_build(&b, KVA_OP_dequantize, zero ? 3 : 2, (kva_value *[]){q, scale, zero}, &attrs);
   y->name = n->results[0].name;
   turn_products(p->m, &n->results[0], y);
   if (!n->results[0].uses) kva_node_remove(n);
@@ -566,7 +625,7 @@ static bool change_node(packing *p, kva_node *n) {
     pack_words(p, n, transposed);
   else if (wants_transposition(p, n))
     transpose_constant(p, n);
-  else if (is_candidate(n, &transposed))
+  else if (kva_packs_codes(n, &transposed))
     pack_node(p, n, transposed);
   else
     return false;

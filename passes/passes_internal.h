@@ -54,6 +54,9 @@ kva_value *kva_pad_channels(kva_builder *b, kva_value *x, int64_t more);
 /* n unpacks weights (KVA_UNPACKS) that only products read, as the operand that they pack, directly or through
  * transpositions, and lookups of rows. */
 bool kva_stays_packed(const kva_node *n);
+/* n dequantises a constant matrix of codes that pass pack stores anew: only products read it, as second operand and of
+ * one orientation, *out_transposed, and lookups of rows. */
+bool kva_packs_codes(const kva_node *n, bool *out_transposed);
 /* n widens floats of 16 bits that only matrix products read, as their second operand and not transposed, and lookups of
  * rows. What other products make of such constants was not measured. */
 bool kva_stays_narrow(const kva_node *n);

@@ -74,6 +74,7 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
     KVA_TRY(kva_run_pass(m, KVA_PASS_dce, options, &changed));
   }
   if (!options->compute) KVA_TRY(kva_run_pass(m, KVA_PASS_splat, options, &changed));
+  KVA_TRY(kva_run_pass(m, KVA_PASS_bytes, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_pack, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_split, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_join, options, &changed));

@@ -42,6 +42,6 @@ mkdir "$work/exe"
 cmp "$work/run/y.npy" "$work/exe/y.npy" || fail "an executable computes otherwise"
 
 expect 2 run "$work/conv.kv" --math fast
-says "--math: expected exact or relaxed, found 'fast'"
+says "--math: expected exact, relaxed or int8, found 'fast'"
 expect 2 ops --verify --math relaxed
 says "--math is for models"

@@ -27,6 +27,16 @@ check 51 --bits 8 --symmetric --block 128
 check 43 --bits 4
 check 43 --bits 4 --symmetric
 
+# With --math int8, too, whatever the threads, and in an executable, which has the tokens of the tool.
+int8=("${size[@]}" --weights "$work/q.safetensors" --math int8 --prompt 'the cat ' --tokens 40)
+for threads in 1 3; do
+  expect 0 generate models/lm.kv "${int8[@]}" --threads "$threads"
+  grep -qxF 'the cat sat on the mat. the cat sat on the mat. ' "$work/out" || fail "int8, $threads threads: $(cat "$work/out")"
+done
+expect 0 build models/lm.kv "${size[@]}" --from "$work/q.safetensors" --generate --exe --math int8 -o "$work/writer"
+"$work/writer" --prompt 'the cat ' --tokens 40 >"$work/out" || fail "the executable fails"
+grep -qxF 'the cat sat on the mat. the cat sat on the mat. ' "$work/out" || fail "an int8 executable: $(cat "$work/out")"
+
 # The same model as ONNX, from weights and as initialisers in blocks: the same bits in one run.
 expect 0 quantize "$work/lm.onnx" --bits 4 -o "$work/q.safetensors"
 expect 0 export "$work/lm.onnx" --weights "$work/q.safetensors" -o "$work/q.onnx"

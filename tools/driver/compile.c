@@ -24,9 +24,10 @@ kva_status kva_gemm_named(const char *name, kva_diag *diag, kva_target_options *
 }
 
 kva_status kva_math_named(const char *name, kva_diag *diag, kva_target_options *target) {
-  target->relaxed_math = name && !strcmp(name, "relaxed");
+  target->byte_math = name && !strcmp(name, "int8");
+  target->relaxed_math = target->byte_math || (name && !strcmp(name, "relaxed"));
   if (!name || target->relaxed_math || !strcmp(name, "exact")) return KVA_OK;
-  return kva_error(diag, NULL, "math: expected exact or relaxed, found '%s'", name);
+  return kva_error(diag, NULL, "math: expected exact, relaxed or int8, found '%s'", name);
 }
 
 /* `name=number` at *at, behind which *at is then. */

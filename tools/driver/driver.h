@@ -26,7 +26,7 @@ typedef struct kva_compile_options {
 /* Words of options. */
 #define KVA_PRECISIONS "f32|bf16|f16"
 #define KVA_GEMMS      "library|generated|bf16x3"
-#define KVA_MATHS      "exact|relaxed"
+#define KVA_MATHS      "exact|relaxed|int8"
 
 /* Processes that share a training step; text for kva_mesh_named. */
 #define KVA_MESH_OPTION(text)                                                                               \
@@ -40,14 +40,16 @@ typedef struct kva_compile_options {
 #define KVA_MATH_OPTION(name)                                                                                       \
   {                                                                                                                 \
     "--math", NULL, KVA_MATHS, KVA_OPTION_WORD, (name),                                                             \
-        "relaxed: 3x3 convolutions on a CPU by Winograd's transforms; errors of 1e-5 of the largest result (exact)" \
+        "relaxed: 3x3 convolutions on a CPU by Winograd's transforms; errors of 1e-5 of the largest result. int8: " \
+        "that, "                                                                                                    \
+        "and what quantised weights multiply is rounded to 8 bits, as llama.cpp does (exact)"                       \
   }
 
 /* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 KVA_MUST_USE kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_compute);
 /* Name of --gemm for target->arch, or a CPU: "generated" (or NULL), of a GPU "library", of a CPU with AMX "bf16x3". */
 KVA_MUST_USE kva_status kva_gemm_named(const char *name, kva_diag *diag, kva_target_options *target);
-/* Name of --math: "exact" (or NULL), "relaxed". */
+/* Name of --math: "exact" (or NULL), "relaxed", "int8". */
 KVA_MUST_USE kva_status kva_math_named(const char *name, kva_diag *diag, kva_target_options *target);
 /* A mesh as text, "data=4" or "data=4,zero=2,pipeline=2,sequence=2,tensor=2"; NULL: one process. */
 KVA_MUST_USE kva_status kva_mesh_named(const char *text, kva_diag *diag, kva_mesh *out_mesh);

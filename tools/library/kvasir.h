@@ -215,7 +215,8 @@ typedef struct kvasir_compile_options {
   const char *target; /* what to compile for; NULL: this machine's CPU, the device's GPU. "x86-64-v3", "sm_80", ... */
   const char *precision; /* of products: "f32" (NULL), "bf16", "f16" */
   const char *gemm;  /* products: GPU: "library", "generated"; CPU with AMX: "generated", "bf16x3"; NULL: the default */
-  const char *math;  /* "exact" (NULL); "relaxed": 3x3 convolutions on a CPU by Winograd's transforms */
+  const char *math;  /* "exact" (NULL); "relaxed": 3x3 convolutions on a CPU by Winograd's transforms; "int8": that, and
+                        what quantised weights multiply is rounded to 8 bits */
   const char *cache; /* folder of compiled code, "off", or NULL: the one of the tool ($KVASIR_CACHE, ~/.cache) */
   int check_indices; /* not 0: an index of the data that is out of range fails the run; else it is clamped */
 } kvasir_compile_options;

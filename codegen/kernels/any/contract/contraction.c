@@ -1,5 +1,6 @@
 /* See contraction.h. */
 #include "codegen/kernels/any/contract/contraction.h"
+#include "ops/codes.h"
 #include "ops/ids.h"
 
 static const struct {
@@ -20,6 +21,7 @@ kva_contraction kva_contract_of(kva_lower *l, const kva_node *n) {
 }
 
 kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b, kva_kval sum) {
+  if (c->byte_blocks) return kva_k_op(c->l->kb, KVA_K_dot4, b, a, sum);
   if (!c->words) return kva_lower_multiply_add(c->l, a, b, sum);
   if (c->type == KVA_F32) return kva_k_op(c->l->kb, KVA_K_dot2, a, b, sum);
   return kva_k_op(c->l->kb, KVA_K_dot4, c->b_unsigned ? b : a, c->b_unsigned ? a : b, sum);
@@ -27,13 +29,24 @@ kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b,
 
 kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at *at) {
   kva_kb *kb = c->l->kb;
-  kva_kval zero = kva_k_const(kb, c->type, 0);
-  kva_kloop *lane = kva_k_loop_begin(kb, KVA_K_VECTOR, kva_expr_const(kb->exprs, c->factor_block), "lane");
+  kva_kval zero = kva_k_const(kb, kva_contract_block_type(c), 0);
+  int64_t elements = c->byte_blocks ? KVA_CODES_PER_WORD : 1; /* of a step */
+  kva_kloop *lane = kva_k_loop_begin(kb, KVA_K_VECTOR, kva_expr_const(kb->exprs, c->factor_block * elements), "lane");
   kva_contract_at here = *at;
-  here.k = kva_expr_add(kb->exprs, at->k, lane->var);
-  kva_kval sum = kva_k_reduce(kb, lane, KVA_COMBINE_ADD, zero, c->a(c, &here));
+  here.k = kva_expr_add(kb->exprs, kva_expr_muli(kb->exprs, at->k, elements), lane->var);
+  kva_kval sum = kva_k_reduce(kb, lane, KVA_COMBINE_ADD, zero, (c->byte_blocks ? c->a_byte : c->a)(c, &here));
   kva_k_loop_end(kb, lane);
   return kva_k2(kb, KVA_K_sub, zero, sum);
+}
+
+kva_kval kva_contract_add_block(const kva_contraction *c, const kva_contract_at *at, kva_kval sum, kva_kval factor,
+                                kva_kval block) {
+  kva_kb *kb = c->l->kb;
+  if (c->byte_blocks) {
+    sum = kva_k_convert(kb, sum, c->type);
+    factor = kva_k2(kb, KVA_K_mul, factor, c->a_factor(c, at));
+  }
+  return kva_lower_multiply_add(c->l, sum, factor, block);
 }
 
 void kva_contract_split(kva_expr_ctx *e, const kva_expr *flat, uint32_t n, const kva_dim *extents,

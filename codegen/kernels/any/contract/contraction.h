@@ -53,6 +53,12 @@ struct kva_contraction {
   /* b_rest is a code minus b_zero, which a block has in common: where this is not NULL, b_rest gives the code, and the
    * sum of a block begins with kva_contract_block_sum times b_zero. Blocks are whole then. */
   kva_kval (*b_zero)(const kva_contraction *c, const kva_contract_at *at);
+  /* CPU: factors are bytes in blocks (kva_matmul_byte_block). A step is a word of four bytes of each, factor_block
+   * counts steps, and sums of a block are int32: a and b_rest are words, b_zero is one of bytes, in int32, and a
+   * block's sum is times both factors. b is not there. a_byte: of a step that counts bytes, in int32. */
+  bool byte_blocks;
+  kva_kval (*a_byte)(const kva_contraction *c, const kva_contract_at *at);
+  kva_kval (*a_factor)(const kva_contraction *c, const kva_contract_at *at);
   /* Part of the batch has products (NULL: always); without, its results are 0. */
   kva_kval (*any)(const kva_contraction *c, const kva_contract_at *at);
   /* Index of the result for at's batch, row, line and position; returns whether it exists (NULL: always). */
@@ -83,6 +89,13 @@ int64_t kva_contract_amx_depth(const kva_contraction *c);
 /* c, with c.amx if it is a matrix product by words, or of floats where the target's choice is bf16x3, that fills the
  * blocks of a target with AMX. */
 kva_contraction kva_contract_blocks(const kva_contraction *c);
+/* The type of sums of a block of steps with a factor in common. */
+static inline kva_dtype kva_contract_block_type(const kva_contraction *c) {
+  return c->byte_blocks ? KVA_I32 : c->type;
+}
+/* block + sum * factors, for the sum of a block of steps; `at` is where a's factor is, b's is `factor`. */
+kva_kval kva_contract_add_block(const kva_contraction *c, const kva_contract_at *at, kva_kval sum, kva_kval factor,
+                                kva_kval block);
 /* Minus the sum of a over the block of steps from at's k on. */
 kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at *at);
 /* Splits a flat index over extents[0..n). */

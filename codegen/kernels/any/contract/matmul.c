@@ -2,6 +2,7 @@
  * N columns. When b is one matrix for all of a batch, the leading dims of a are rows; else they are the contraction's
  * batch. */
 #include "codegen/kernels/any/contract/contraction.h"
+#include "ops/codes.h"
 #include "ops/matmul.h"
 
 typedef struct product {
@@ -44,11 +45,16 @@ static kva_kval element(const kva_contraction *c, uint32_t operand, const kva_ex
   return kva_dtype_is_float(c->type) ? kva_k_convert(c->l->kb, v, c->type) : v;
 }
 
-static kva_kval element_a(const kva_contraction *c, const kva_contract_at *at) {
+static void place_a(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
   const product *p = c->user;
-  const kva_expr *c_idx[KVA_MAX_RANK], *idx[KVA_MAX_RANK];
+  const kva_expr *c_idx[KVA_MAX_RANK];
   result_index(c, at->batch, at->row, at->k, c_idx);
   place(c, 0, c_idx, c_idx[c->n->results[0].type->rank - 2], at->k, p->s.transpose_a, idx);
+}
+
+static kva_kval element_a(const kva_contraction *c, const kva_contract_at *at) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  place_a(c, at, idx);
   return element(c, 0, idx);
 }
 
@@ -94,6 +100,77 @@ static kva_kval zero_of_b(const kva_contraction *c, const kva_contract_at *at) {
   return part_of_b(c, at, maker_of_b(c)->lower_zero);
 }
 
+/* ---- bytes in blocks --------------------------------------------------------------------------------------------- */
+
+static kva_kval part_of_a(const kva_contraction *c, const kva_contract_at *at, lower_part lower) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  place_a(c, at, idx);
+  return lower(c->l, kva_operand(c->n, 0)->def, idx);
+}
+
+/* at's step is a word: its first byte. */
+static kva_contract_at first_byte(const kva_contraction *c, const kva_contract_at *at) {
+  kva_contract_at byte = *at;
+  byte.k = kva_expr_muli(c->l->kb->exprs, at->k, KVA_CODES_PER_WORD);
+  return byte;
+}
+
+static kva_kval byte_of_a(const kva_contraction *c, const kva_contract_at *at) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  place_a(c, at, idx);
+  return kva_k_convert(c->l->kb, c->l->operand(c->l, kva_operand(c->n, 0)->def, 0, idx), KVA_I32);
+}
+
+static kva_kval word_of_a(const kva_contraction *c, const kva_contract_at *at) {
+  kva_kb *b = c->l->kb;
+  kva_kval word = kva_k_const(b, KVA_I32, 0);
+  kva_contract_at byte = first_byte(c, at);
+  for (int64_t i = 0; i < KVA_CODES_PER_WORD; i++) {
+    kva_contract_at one = byte;
+    one.k = kva_expr_addi(b->exprs, byte.k, i);
+    word = kva_contract_put_bits(b, word, kva_contract_bits_of_byte(b, byte_of_a(c, &one)), 8 * i);
+  }
+  return word;
+}
+
+static kva_kval word_of_b(const kva_contraction *c, const kva_contract_at *at) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  const kva_node *codes = kva_operand(kva_operand(c->n, 1)->def, 0)->def;
+  kva_contract_at byte = first_byte(c, at);
+  place_b(c, &byte, idx);
+  return codes->op->lower_bytes(c->l, codes, idx);
+}
+
+static kva_kval scale_of_a(const kva_contraction *c, const kva_contract_at *at) {
+  kva_contract_at byte = first_byte(c, at);
+  return part_of_a(c, &byte, kva_operand(c->n, 0)->def->op->lower_factor);
+}
+
+static kva_kval scale_of_b(const kva_contraction *c, const kva_contract_at *at) {
+  kva_contract_at byte = first_byte(c, at);
+  return factor_of_b(c, &byte);
+}
+
+static kva_kval zero_of_bytes(const kva_contraction *c, const kva_contract_at *at) {
+  kva_contract_at byte = first_byte(c, at);
+  return kva_k_convert(c->l->kb, zero_of_b(c, &byte), KVA_I32);
+}
+
+/* Both factors are made in this kernel, and b lies in panels of words. */
+static bool look_for_bytes(kva_contraction *c) {
+  int64_t block = kva_matmul_byte_block(c->n);
+  const kva_lower *l = c->l;
+  if (!block || l->target->kind != KVA_TARGET_CPU || !c->panel) return false;
+  if (!l->computes(l, kva_operand(c->n, 0)) || !l->computes(l, kva_operand(c->n, 1))) return false;
+  if (!l->computes(l, kva_operand(kva_operand(c->n, 1)->def, 0))) return false;
+  c->byte_blocks = true;
+  c->factor_block = block / KVA_CODES_PER_WORD;
+  c->depth = kva_expr_div(l->kb->exprs, c->depth, kva_expr_const(l->kb->exprs, KVA_CODES_PER_WORD));
+  c->a = word_of_a, c->a_byte = byte_of_a, c->b = NULL, c->b_rest = word_of_b;
+  c->a_factor = scale_of_a, c->b_factor = scale_of_b, c->b_zero = zero_of_bytes;
+  return true;
+}
+
 /* Of one matrix in the type of the sums, made in this kernel. */
 static void look_for_factor(kva_contraction *c) {
   const kva_value *b = kva_operand(c->n, 1);
@@ -125,6 +202,7 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.panel = p->s.transpose_b ? 0 : kva_panel_of(panels);
   c.panel_word = kva_panel_word_of(panels);
   c.a = element_a, c.b = element_b, c.result = result_at;
+  if (look_for_bytes(&c)) return c;
   look_for_factor(&c);
   kva_dtype a = kva_operand_type(n, 0)->dtype, b = kva_operand_type(n, 1)->dtype;
   c = c.type == KVA_F32 ? kva_contract_pairs(&c, a, b) : kva_contract_bytes(&c, a, b);

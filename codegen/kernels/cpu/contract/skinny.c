@@ -254,8 +254,8 @@ static void clear_registers(const skinny *x, few rows, const kva_expr *k0) {
   for (int64_t r = 0; r < rows.n; r++) {
     kva_kval sum = x->c->b_zero && x->factor_block ? sum_of_a(x, row_of(x, rows, r), k0) : NULL;
     kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
-    kva_kval start =
-        sum ? kva_k2(x->kb, KVA_K_mul, ahead_of(x, x->c->b_zero, k0, j->var), sum) : kva_k_const(x->kb, x->c->type, 0);
+    kva_kval start = sum ? kva_k2(x->kb, KVA_K_mul, ahead_of(x, x->c->b_zero, k0, j->var), sum)
+                         : kva_k_const(x->kb, kva_contract_block_type(x->c), 0);
     kva_k_store(x->kb, x->acc, sum_at(x, r, j->var), start);
     kva_k_loop_end(x->kb, j);
   }
@@ -292,7 +292,8 @@ static void add_registers(const skinny *x, few rows, const kva_expr *k0) {
     kva_kval sum = kva_k_load(x->kb, x->acc, sum_at(x, r, j->var));
     if (x->factor_block) {
       kva_kval factor = ahead_of(x, x->c->b_factor, k0, j->var);
-      sum = kva_lower_multiply_add(x->c->l, sum, factor, kva_k_load(x->kb, x->block, at));
+      kva_contract_at here = row_at(x, row_of(x, rows, r), k0);
+      sum = kva_contract_add_block(x->c, &here, sum, factor, kva_k_load(x->kb, x->block, at));
     }
     kva_k_store(x->kb, x->block, at, sum);
     kva_k_loop_end(x->kb, j);
@@ -424,7 +425,9 @@ static void store_block(const skinny *x) {
 
 /* A word is made of elements of several rows of b, each a stream of its own; in panels, words lie in memory. */
 static int64_t steps_at_once(const skinny *x) {
-  if (x->c->panel) return x->known && x->rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
+  int64_t of_panel = x->known && x->rows <= ROWS_AT_ONCE ? PANEL_STEPS : STREAMS;
+  if (x->factor_block && x->factor_block < of_panel) of_panel = x->factor_block;
+  if (x->c->panel) return of_panel;
   return x->c->words ? STREAMS * kva_dtype_bits(x->c->b_type) / kva_dtype_bits(x->c->type) : STREAMS;
 }
 
@@ -439,8 +442,8 @@ static skinny skinny_of(const kva_contraction *c) {
   int64_t sums = c->l->target->vector_registers / 2 * x.lanes / x.panel; /* the others hold factors */
   x.together = sums > 1 ? sums : 1;
   if (!x.known) x.together = sums >= 2 * ROWS_AT_ONCE ? 2 * ROWS_AT_ONCE : ROWS_AT_ONCE;
-  x.steps = steps_at_once(&x);
   x.factor_block = kva_contract_block(c);
+  x.steps = steps_at_once(&x);
   return x;
 }
 
@@ -463,7 +466,7 @@ void kva_skinny_emit_item(const kva_contraction *c, const kva_expr *item) {
     x.acc = kva_k_local(x.kb, "acc", c->type, x.rows * x.group * x.lanes);
     multiply_along_depth(&x);
   } else if (c->panel) {
-    x.acc = kva_k_local(x.kb, "acc", c->type, x.together * x.panel);
+    x.acc = kva_k_local(x.kb, "acc", kva_contract_block_type(c), x.together * x.panel);
     multiply_panels(&x);
   } else {
     multiply_along_columns(&x);

@@ -75,7 +75,7 @@ const kva_expr *kva_tile_block(const kva_tile *x, const kva_expr *tile_of_block,
 
 static void clear_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   (void)s;
-  kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k_const(x->kb, x->c->type, 0));
+  kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k_const(x->kb, kva_contract_block_type(x->c), 0));
 }
 
 /* A block of steps with a zero point in common begins with it. */
@@ -101,7 +101,12 @@ static void add_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, con
   const kva_expr *at = kva_tile_block(x, s->tile, r, j);
   kva_kval factor = kva_k_load(x->kb, x->factors, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
   kva_kval sum = kva_k_load(x->kb, x->acc, acc_at(x, r, j));
-  kva_k_store(x->kb, x->block, at, kva_lower_multiply_add(x->c->l, sum, factor, kva_k_load(x->kb, x->block, at)));
+  kva_contract_at row = {.batch = x->batch,
+                         .k = kva_tile_plus(x, s->k0, kva_tile_times(x, s->q, x->factor_block)),
+                         .lead = kva_tile_num(x, 0),
+                         .row = kva_tile_row_that_exists(x, kva_tile_plus(x, s->row, r)),
+                         .tap = kva_tile_num(x, 0)};
+  kva_k_store(x->kb, x->block, at, kva_contract_add_block(x->c, &row, sum, factor, kva_k_load(x->kb, x->block, at)));
 }
 
 /* Rows past the edge read whatever the panel holds, if there is one; their sums are never stored. */
@@ -417,6 +422,7 @@ static kva_tile tile_of(const kva_contraction *c) {
                 .phases = kva_tiling_phases(c),
                 .columns = kva_tiling_columns(c)};
   x.segment = x.t.panel + kva_tiling_reach(c), x.factor_block = kva_contract_block(c);
+  kva_dtype block_type = kva_contract_block_type(c);
   int64_t depth, rows = x.t.tile_rows, block_rows = x.t.tiles * rows;
   x.one_slice = kva_expr_is_const(c->depth, &depth) && depth <= x.t.depth;
   x.by_tile = x.one_slice && !c->any;
@@ -428,12 +434,12 @@ static kva_tile tile_of(const kva_contraction *c) {
   int64_t panels = x.together ? x.t.panels : 1, behind = leads_in_squares(c) ? (kva_tile_lanes(&x) - 1) * x.segment : 0;
   x.in_place = kva_tiling_in_place(c);
   if (!x.in_place)
-    x.packed =
-        c->amx ? kva_amx_local(&x, true, panels) : kva_k_local(kb, "packed", c->type, x.panel_packed * panels + behind);
+    x.packed = c->amx ? kva_amx_local(&x, true, panels)
+                      : kva_k_local(kb, "packed", block_type, x.panel_packed * panels + behind);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
   if (x.factor_block && c->b_zero) {
-    x.zeros = kva_k_local(kb, "zeros", c->type, x.t.depth / x.factor_block * x.t.panel);
-    x.sums_a = kva_k_local(kb, "sums_a", c->type, block_rows * (x.t.depth / x.factor_block));
+    x.zeros = kva_k_local(kb, "zeros", block_type, x.t.depth / x.factor_block * x.t.panel);
+    x.sums_a = kva_k_local(kb, "sums_a", block_type, block_rows * (x.t.depth / x.factor_block));
   }
   if (c->amx)
     x.packed_a = kva_amx_local(&x, false, x.t.tiles);
@@ -443,7 +449,7 @@ static kva_tile tile_of(const kva_contraction *c) {
   if (leads_in_squares(c)) x.squares = kva_k_local(kb, "squares", c->type, x.t.panel * kva_tile_lanes(&x));
   if (c->amx && !c->words) x.seen = kva_k_local(kb, "seen", KVA_U32, 2 * KVA_AMX_BLOCK);
   x.block = kva_k_local(kb, "block", c->type, (x.by_tile ? rows : block_rows * x.t.panels) * x.t.panel);
-  if (!c->amx) x.acc = kva_k_local(kb, "acc", c->type, rows * x.t.panel);
+  if (!c->amx) x.acc = kva_k_local(kb, "acc", block_type, rows * x.t.panel);
   x.all_tiles = kva_expr_ceildiv(x.e, c->rows, kva_tile_num(&x, rows));
   x.all_panels = kva_expr_ceildiv(x.e, x.columns, kva_tile_num(&x, x.t.panel));
   return x;

@@ -10,6 +10,7 @@
  *   shift_rope:BxTxHxD           KV shift over time, then rotation: what stands between projection and attention
  *   model:FILE[:NAME=N,...]      an ONNX model, its symbolic dimensions pinned
  *   relaxed:FILE[:NAME=N,...]    the same with --math relaxed
+ *   int8:FILE[:NAME=N,...]       the same with --math int8
  *
  * A call runs the compiled program on tensors of the caller. Inputs are the same in every program of tools/bench, so
  * that `check`, the mean magnitude of the first output, can be compared. */
@@ -150,7 +151,8 @@ static bool is_kind(const char *text, const char *prefix) {
 }
 
 static kva_status load_case(const char *text, kva_diag *diag, kva_module **out_module) {
-  if (!is_kind(text, "model:") && !is_kind(text, "relaxed:")) return build_graph(text, diag, out_module);
+  bool model = is_kind(text, "model:") || is_kind(text, "relaxed:") || is_kind(text, "int8:");
+  if (!model) return build_graph(text, diag, out_module);
   kva_arena *arena = kva_arena_create();
   kva_define pins[MAX_PINS];
   kva_load_options options = {.pins = pins};
@@ -236,8 +238,10 @@ static kva_status prepare(const char *text, int threads, kva_diag *diag, bench_c
     if (m) kva_module_destroy(m);
     return status;
   }
-  const kva_target_options target = {
-      .opt_level = 2, .bf16x3_gemm = is_kind(text, "bf16x3:"), .relaxed_math = is_kind(text, "relaxed:")};
+  const kva_target_options target = {.opt_level = 2,
+                                     .bf16x3_gemm = is_kind(text, "bf16x3:"),
+                                     .relaxed_math = is_kind(text, "relaxed:") || is_kind(text, "int8:"),
+                                     .byte_math = is_kind(text, "int8:")};
   KVA_TRY(kva_compile(m, &(kva_compile_options){.target = target}, diag, &c->compiled));
   KVA_TRY(kva_session_create(c->compiled->artifact, &(kva_session_options){.threads = threads}, diag, &c->session));
   KVA_TRY(make_tensors(c, diag));
@@ -291,7 +295,7 @@ int main(int argc, char **argv) {
   const char *usage = "CASE: matmul:MxNxK:NN[:BATCH], bf16x3:MxNxK:NN[:BATCH], bf16:MxNxK:NN[:BATCH], add:RxC, "
                       "swiglu:RxC, softmax:RxC,\n"
                       "      rms_norm:RxC, shift_rope:BxTxHxD, model:FILE[:NAME=N,...],\n"
-                      "      relaxed:FILE[:NAME=N,...]\n";
+                      "      relaxed:FILE[:NAME=N,...], int8:FILE[:NAME=N,...]\n";
   if (!bench_parse(argc, argv, usage, &o)) return 2;
   bench_case *cases = calloc((size_t)o.n_cases, sizeof *cases);
   if (!cases) return 3;

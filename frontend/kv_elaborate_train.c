@@ -5,6 +5,8 @@
 #include "ops/ids.h"
 #include "ops/optimizer.h"
 
+#include <stddef.h>
+
 typedef struct kva_el_trainer {
   kva_elab *e;
   kva_train_spec *spec;
@@ -23,7 +25,10 @@ static bool set_number(trainer *t, const char *name, const kva_ast_expr *x) {
   bool is_int = f->kind == KVA_ATTR_INT;
   bool ok = is_int ? kva_el_as_int(t->e, x, v, name, to) : kva_el_as_float(t->e, x, v, name, to);
   bool negative = ok && (is_int ? *(int64_t *)to < 0 : !(*(double *)to >= 0));
+  bool averages = f->offset == offsetof(kva_train_spec, beta1) || f->offset == offsetof(kva_train_spec, beta2);
   if (negative) kva_el_error(t->e, x->first, "%s must not be negative", name);
+  if (ok && averages && *(double *)to >= 1) /* moments are divided by 1 - beta^step */
+    kva_el_error(t->e, x->first, "%s must be below 1", name);
   return true;
 }
 

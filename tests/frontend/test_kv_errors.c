@@ -245,6 +245,8 @@ static void training(void **state) {
        "optimizer sgd has no setting 'momentum'; there are: lr, weight_decay, decay"},
       {MODEL "train m (float t) { loss = t optimizer = AdamW <steps = 9> }", 2, 49, "adamw has no setting 'steps'"},
       {MODEL "train m (float t) { loss = t optimizer = SGD <lr = -1> }", 2, 52, "lr must not be negative"},
+      {MODEL "train m (float t) { loss = t optimizer = AdamW <beta1 = 1> }", 2, 57, "beta1 must be below 1"},
+      {MODEL "train m (float t) { loss = t optimizer = AdamW <beta2 = 1.5> }", 2, 57, "beta2 must be below 1"},
       {MODEL "train m (float t) { loss = t optimizer = SGD <decay = some> }", 2, 55, "there are: matrices, all, none"},
       {MODEL "train m (float t) { loss = t optimizer = SGD(0.1) }", 2, 46, "'SGD' takes no operands here"},
       {MODEL "train m (float t) { loss = t data = random(5) }", 2, 44, "'random' takes no operands here"},

@@ -66,6 +66,10 @@ static kva_status make_schedule(const kva_train_settings *o, const kva_train_def
   int kind = kva_word_index(KVA_SCHEDULES, name);
   if (kind < 0) return kva_error(diag, NULL, "the train block's schedule '%s' is none of " KVA_SCHEDULES, name);
   bool ends = kind == KVA_SCHEDULE_COSINE || kind == KVA_SCHEDULE_LINEAR; /* unused fields stay 0 */
+  if (o->warmup > 0 && kind == KVA_SCHEDULE_CONSTANT)
+    return kva_error(diag, NULL, "--warmup: the schedule is constant; give --schedule warmup, cosine or linear");
+  if (o->final_lr >= 0 && !ends)
+    return kva_error(diag, NULL, "--final-lr: the schedule is %s; give --schedule cosine or linear", name);
   *out = (kva_schedule){.kind = (kva_schedule_kind)kind, .lr = o->lr > 0 ? o->lr : d->lr};
   if (kind != KVA_SCHEDULE_CONSTANT) out->warmup = o->warmup >= 0 ? o->warmup : d->warmup;
   if (ends) out->final_ratio = o->final_lr >= 0 ? o->final_lr : d->final_ratio;

@@ -188,6 +188,11 @@ done
 # Weight decay and clipping of the train block can be set, not invented.
 expect 1 train "$model" "${size[@]}" --steps 2 --clip 1
 says "the model was compiled without clipping"
+# So is what only another schedule reads.
+expect 1 train "$model" "${size[@]}" --steps 2 --warmup 1
+says "--warmup: the schedule is constant"
+expect 1 train "$model" "${size[@]}" --steps 2 --schedule warmup --warmup 1 --final-lr 0.1
+says "--final-lr: the schedule is warmup"
 sed 's/AdamW <lr = 1e-2>/AdamW <lr = 1e-2, weight_decay = 0.1>\n  clip = 1.0/' "$model" >decay.kv
 grep -q "clip = 1.0" decay.kv || fail "the model does not clip"
 set_to() { # set_to WEIGHT_DECAY CLIP: in the train block of set.kv

@@ -77,6 +77,10 @@ static kva_status load_tokenizer(evaluation *e) {
 static kva_status prepare(evaluation *e, kva_module *m, kva_pass_control *control) {
   kva_status status = kva_language_of(m, "kvasir eval", e->diag, &e->language);
   e->context = e->o->context ? e->o->context : trained_length(m);
+  if (status == KVA_OK && !e->o->context && e->context > e->language.context) e->context = e->language.context;
+  if (status == KVA_OK && !e->o->task && e->context > e->language.context)
+    status = kva_error(e->diag, NULL, "--context: the model has positions for %lld tokens, found %lld",
+                       (long long)e->language.context, (long long)e->context);
   if (status == KVA_OK && e->o->stride > e->context)
     status = kva_error(e->diag, NULL, "--stride: expected at most the context of %lld tokens, found %lld",
                        (long long)e->context, (long long)e->o->stride);
@@ -176,6 +180,7 @@ static kva_status run_task(evaluation *e, FILE *details) {
                           .tokenizer = e->tokenizer,
                           .vocabulary = e->language.vocabulary,
                           .context = o->context,
+                          .positions = e->language.context,
                           .answer_tokens = o->answer_tokens,
                           .shots = o->shots,
                           .pool = o->shots_files.n ? &e->examples : NULL,

@@ -110,6 +110,18 @@ expect 0 eval "${bigram[@]}" --data "$work/texts" --context 64
 says "1204 tokens of 3 documents, one after the other; context 64, stride 64"
 says "of 1201 bytes"
 
+# A window ends where the model has no more positions.
+short=(-D vocab=257 -D d=16 -D heads=2 -D layers=1 -D ctx=24)
+expect 0 export models/gpt2.kv "${short[@]}" -o "$work/short.onnx"
+evaluate kv_positions models/gpt2.kv "${short[@]}" --data "$work/texts"
+evaluate onnx_positions "$work/short.onnx" --data "$work/texts"
+python3 - "$work" <<'PY' || fail "positions"
+import json, sys
+kv, onnx = (json.load(open("%s/%s_positions.json" % (sys.argv[1], name))) for name in ("kv", "onnx"))
+assert kv["context"] == onnx["context"] == onnx["stride"] == 24, (kv, onnx)
+assert abs(kv["loss"] - onnx["loss"]) < 1e-6, (kv, onnx)
+PY
+
 refused() { # refused CODE MESSAGE ARGUMENT...
   expect "$1" eval "${@:3}"
   says "$2"
@@ -119,6 +131,7 @@ refused 2 'what to evaluate on is missing' "$work/bigram.kv"
 refused 2 '--stride is at most --context' "$work/bigram.kv" --data x --context 4 --stride 5
 refused 2 '--context' "$work/bigram.kv" --data x --context 0
 refused 1 'at most the context of 256 tokens' "${lm[@]}" --data "$work/texts" --stride 257
+refused 1 'the model has positions for 24 tokens, found 25' "$work/short.onnx" --data "$work/texts" --context 25
 refused 1 'the model knows 8000 tokens' models/lm.kv --data "$work/texts"
 refused 1 'vocabulary of 257, the model'"'"'s has 100' models/lm.kv -D vocab=100 --data "$work/texts.tok"
 refused 1 'expected a model of tokens' tests/data/shift_conv.onnx --data "$work/texts"

@@ -218,3 +218,20 @@ printf '{"text": "word"}\n' >"$work/bad.jsonl"
 refused 1 'at least two words' --task items --file "$work/bad.jsonl"
 printf '{"text": "two words"}\n{"text": ' >"$work/bad.jsonl"
 refused 1 'bad.jsonl:2: error: expected a JSON object' --task items --file "$work/bad.jsonl"
+
+# A model with positions for 24 tokens: of 40 bytes and the end token before them 20 stay before the last word, which is
+# 5 bytes of which the last is not read; before an answer of at most 8 tokens 17 do.
+short=(models/gpt2.kv -D vocab=257 -D d=16 -D heads=2 -D layers=1 -D ctx=24 --task items --json --answer-tokens 8)
+printf '%s\n' '{"text": "she closed the old gate, and walked home"}' \
+  '{"context": "Q: how many did walk over the bridge?\nA:", "write": " two"}' >"$work/short.jsonl"
+for item in 1:20 2:17; do
+  sed -n "${item%:*}p" "$work/short.jsonl" >"$work/one.jsonl"
+  for context in '' "--context ${item#*:}"; do
+    # shellcheck disable=SC2086
+    expect 0 eval "${short[@]}" --file "$work/one.jsonl" --details "$work/details${context:+.cut}" $context
+    says '"cut": 1'
+  done
+  cmp "$work/details" "$work/details.cut" || fail "positions: $(cat "$work/details" "$work/details.cut")"
+done
+expect 1 eval "${short[@]}" --file "$work/short.jsonl" --answer-tokens 25
+says 'short.jsonl:2: error: the model has positions for 24 tokens: too few for what follows the context'

@@ -73,6 +73,18 @@ static kva_status encode(const run *s, const char *before, const char *text, con
   return status;
 }
 
+/* How many tokens a text loses at its beginning, of the `before` ones in front of what is asked for, so that the model
+ * reads at most --context of them and has positions for all that it reads. */
+static kva_status cut(run *s, const kva_item *item, int64_t before, int64_t reads, int64_t *out_lost) {
+  int64_t lost = s->r->context && before > s->r->context ? before - s->r->context : 0;
+  if (reads - lost > s->r->positions) lost = reads - s->r->positions;
+  s->cut += lost > 0;
+  *out_lost = lost;
+  if (lost < before) return KVA_OK;
+  return kva_error(s->diag, &item->loc, "the model has positions for %lld tokens: too few for what follows the context",
+                   (long long)s->r->positions);
+}
+
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 typedef struct scored {
@@ -94,8 +106,8 @@ static kva_status prepare(run *s, const kva_item *item, const char *before, cons
   if (!first || first == n)
     return kva_error(s->diag, &item->loc, "expected %s",
                      first ? "a continuation of at least one token" : "a context of at least one token");
-  int64_t lost = s->r->context && first > s->r->context ? first - s->r->context : 0;
-  s->cut += lost > 0;
+  int64_t lost;
+  KVA_TRY(cut(s, item, first, n - 1, &lost));
   out->text = (kva_scored_text){.tokens = out->ids.data + lost, .n = n - lost, .first = first - lost};
   out->text.log_p = calloc((size_t)(n - first), sizeof *out->text.log_p);
   out->text.likeliest = calloc((size_t)(n - first), sizeof *out->text.likeliest);
@@ -203,10 +215,10 @@ static kva_status write_answer(run *s, const kva_item *item, const char *before)
   writing w = {.tokenizer = s->r->tokenizer, .stop = item->stop};
   kva_token_ids prompt;
   kva_status status = encode(s, before, item->texts->context, "", &prompt);
-  int64_t lost = s->r->context && prompt.n > s->r->context ? prompt.n - s->r->context : 0;
-  s->cut += lost > 0;
+  int64_t lost = 0;
   if (status == KVA_OK && !prompt.n)
     status = kva_error(s->diag, &item->loc, "expected a context of at least one token");
+  if (status == KVA_OK) status = cut(s, item, prompt.n, prompt.n + s->r->answer_tokens - 1, &lost);
   if (status == KVA_OK)
     status = kva_scorer_continue(s->r->scorer, prompt.n - lost, prompt.data + lost, s->r->answer_tokens, take_token, &w,
                                  s->diag);

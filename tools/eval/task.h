@@ -47,6 +47,7 @@ typedef struct kva_task_run {
   kva_tokenizer *tokenizer;
   int64_t vocabulary;
   int64_t context;       /* tokens before a continuation at most, the last ones; 0: all */
+  int64_t positions;     /* tokens that the model can read */
   int64_t answer_tokens; /* that the model writes at most */
   int64_t shots;         /* examples before each item */
   const kva_items

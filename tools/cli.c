@@ -236,6 +236,11 @@ const char *kva_cli_batch_symbol(const kva_module *m) {
   return batch && !has_symbol(m, "B") ? batch : "B";
 }
 
+int64_t kva_cli_length_of(const kva_train_spec *spec) {
+  const double *length = spec->data_args ? kva_map_get_str(spec->data_args, "length") : NULL;
+  return length ? (int64_t)*length : spec->data ? kva_data_length(spec->data) : 0;
+}
+
 void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena) {
   if (value > 0 && has_symbol(m, symbol) && !kva_cli_pin_of(pins, symbol) && pins->n < 64)
     pins->v[pins->n++] = kva_arena_printf(arena, "%s=%lld", symbol, (long long)value);

@@ -53,6 +53,9 @@ void kva_cli_clean_at_signal(const char *output);
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
 /* The symbol of the batch: "B", or the first extent of every data input of a module that trains. */
 const char *kva_cli_batch_symbol(const kva_module *m);
+/* The length of the sequences that a train block reads, which its data source says as an argument or in its text; 0: it
+ * does not. */
+int64_t kva_cli_length_of(const kva_train_spec *spec);
 /* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list already pins it. */
 void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena);
 

@@ -28,10 +28,9 @@ static bool pins_rows(const loader *l, const char *pin) {
 
 /* The user's pins but for the rows, and the length of sequences. */
 static void take_pins(const kva_module *m, loader *l) {
-  const double *length = m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;
   for (uint32_t i = 0; i < l->model->pins->n; i++)
     if (!pins_rows(l, l->model->pins->v[i])) l->pins.v[l->pins.n++] = l->model->pins->v[i];
-  kva_cli_pin(m, "T", length ? (int64_t)*length : 0, &l->pins, l->arena);
+  kva_cli_pin(m, "T", kva_cli_length_of(m->train), &l->pins, l->arena);
 }
 
 /* Looks at the model once. */

@@ -126,18 +126,12 @@ static const char *prefix_of(const char *path, kva_arena *arena) {
                           kva_arena_strndup(arena, name, dot && dot > name ? (size_t)(dot - name) : strlen(name)));
 }
 
-/* Length of the train block's sequences, which its data source says as an argument or in its text; 0: it does not. */
-static int64_t length_of(const kva_train_spec *spec) {
-  const double *length = spec->data_args ? kva_map_get_str(spec->data_args, "length") : NULL;
-  return length ? (int64_t)*length : spec->data ? kva_data_length(spec->data) : 0;
-}
-
 /* Pins a trainer to the batch and length of its train block, like kvasir train: constants give better schedules. Other
  * batches run as several micro-batches. Returns whether there are new pins. */
 static bool pin_trainer(const kva_module *m, const kva_mesh *mesh, kva_strings *pins, kva_arena *arena) {
   uint32_t before = pins->n;
   kva_cli_pin(m, kva_cli_batch_symbol(m), m->train->batch / kva_mesh_extent(mesh->data), pins, arena);
-  kva_cli_pin(m, "T", length_of(m->train), pins, arena);
+  kva_cli_pin(m, "T", kva_cli_length_of(m->train), pins, arena);
   return pins->n > before;
 }
 

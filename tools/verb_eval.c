@@ -56,8 +56,8 @@ typedef struct evaluation {
 
 /* The length of the sequences that the model trains on. */
 static int64_t trained_length(const kva_module *m) {
-  const double *length = m->train && m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;
-  return length && *length >= 1 ? (int64_t)*length : DEFAULT_CONTEXT;
+  int64_t length = m->train ? kva_cli_length_of(m->train) : 0;
+  return length > 0 ? length : DEFAULT_CONTEXT;
 }
 
 static kva_status compile(evaluation *e, kva_module *m, kva_pass_control *control) {

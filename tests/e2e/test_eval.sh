@@ -110,6 +110,13 @@ expect 0 eval "${bigram[@]}" --data "$work/texts" --context 64
 says "1204 tokens of 3 documents, one after the other; context 64, stride 64"
 says "of 1201 bytes"
 
+# By default windows are as long as what the model trains on, which its data source may say in a text.
+{ cat "$work/bigram.kv" && printf '%s\n' 'train bigram (int32[B, T] targets) {' \
+  '  loss = kv.reduce_mean <keepdims = false> (kv.cross_entropy(logits, targets))' '  data = "tokens:t.tok,length=48"' '}'; } \
+  >"$work/trained.kv"
+expect 0 eval "$work/trained.kv" --data "$work/texts"
+says "context 48, stride 48"
+
 # A window ends where the model has no more positions.
 short=(-D vocab=257 -D d=16 -D heads=2 -D layers=1 -D ctx=24)
 expect 0 export models/gpt2.kv "${short[@]}" -o "$work/short.onnx"

@@ -91,17 +91,27 @@ static kva_status prepare(evaluation *e, kva_module *m, kva_pass_control *contro
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
+/* JSON has no infinity. */
+static void add_number(kva_text *out, const char *name, double v) {
+  if (isfinite(v))
+    kva_text_add(out, ", \"%s\": %.17g", name, v);
+  else
+    kva_text_add(out, ", \"%s\": null", name);
+}
+
 static void print_json(const kva_text_eval *t, const kva_text_score *s, double seconds) {
   double loss = s->nats / (double)s->tokens;
   kva_text out = {0};
   kva_text_add(&out, "{\"tokens\": %lld, \"documents\": %lld, \"context\": %lld, \"stride\": %lld, \"documents_are\": ",
                (long long)s->tokens, (long long)s->documents, (long long)t->context, (long long)t->stride);
-  kva_text_add(&out, "\"%s\", \"loss\": %.17g, \"perplexity\": %.17g, \"bytes\": ", t->apart ? "apart" : "packed", loss,
-               exp(loss));
+  kva_text_add(&out, "\"%s\"", t->apart ? "apart" : "packed");
+  add_number(&out, "loss", loss);
+  add_number(&out, "perplexity", exp(loss));
   if (s->bytes > 0)
-    kva_text_add(&out, "%lld, \"bits_per_byte\": %.17g", (long long)s->bytes, s->nats / log(2) / (double)s->bytes);
+    kva_text_add(&out, ", \"bytes\": %lld", (long long)s->bytes);
   else
-    kva_text_add(&out, "null, \"bits_per_byte\": null");
+    kva_text_add(&out, ", \"bytes\": null");
+  add_number(&out, "bits_per_byte", s->bytes > 0 ? s->nats / log(2) / (double)s->bytes : NAN);
   printf("%s, \"seconds\": %.3f}\n", out.data, seconds);
   kva_text_free(&out);
 }

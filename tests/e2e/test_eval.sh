@@ -117,6 +117,25 @@ says "of 1201 bytes"
 expect 0 eval "$work/trained.kv" --data "$work/texts"
 says "context 48, stride 48"
 
+# JSON has no infinity: a perplexity beyond doubles is null, and so is all that a probability of zero gives.
+cat >"$work/far.kv" <<'KV'
+model far <never = false> (int32[B, T] tokens) => (float[B, T, 257] logits) {
+  param float[257, 257] table ~ normal(1e4)
+  if never { table = kv.log(kv.relu(table)) }
+  logits = kv.gather(table, tokens)
+}
+KV
+evaluate far "$work/far.kv" --data "$work/texts"
+evaluate never "$work/far.kv" -D never=true --data "$work/texts"
+python3 - "$work" <<'PY' || fail "numbers that are not finite"
+import json, sys
+def constant(name):
+    raise ValueError(name)
+far, never = (json.load(open("%s/%s.json" % (sys.argv[1], name)), parse_constant=constant) for name in ("far", "never"))
+assert far["loss"] > 1e3 and far["perplexity"] is None and far["bits_per_byte"] > 1e3, far
+assert [never[name] for name in ("loss", "perplexity", "bits_per_byte")] == [None] * 3 and never["bytes"] == 1201, never
+PY
+
 # A window ends where the model has no more positions.
 short=(-D vocab=257 -D d=16 -D heads=2 -D layers=1 -D ctx=24)
 expect 0 export models/gpt2.kv "${short[@]}" -o "$work/short.onnx"

@@ -235,3 +235,14 @@ for item in 1:20 2:17; do
 done
 expect 1 eval "${short[@]}" --file "$work/short.jsonl" --answer-tokens 25
 says 'short.jsonl:2: error: the model has positions for 24 tokens: too few for what follows the context'
+
+# A probability of zero is null among the details, in its place.
+cat >"$work/never.kv" <<'KV'
+model never (int32[B, T] tokens) => (float[B, T, 257] logits) {
+  param float[257, 257] ones ~ ones
+  logits = kv.gather(kv.log(ones * kv.cast <to = float> (kv.iota <shape = [257], axis = 0, dtype = int32> () != 120)), tokens)
+}
+KV
+printf '%s\n' '{"context": "a", "choices": ["b", "x", "c"], "answer": 0}' >"$work/never.jsonl"
+expect 0 eval "$work/never.kv" --task items --file "$work/never.jsonl" --details "$work/never.details"
+grep -qE '"log_p":\[-[0-9.]*,null,-[0-9.]*\]' "$work/never.details" || fail "details: $(cat "$work/never.details")"

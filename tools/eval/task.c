@@ -156,7 +156,8 @@ static void describe(const run *s, const kva_item *item, const scored *texts) {
   json_t *object =
       json_pack("{s:s, s:i, s:[], s:[]}", "file", item->loc.file, "line", (int)item->loc.line, "log_p", "tokens");
   for (uint32_t i = 0; i < item->n; i++) {
-    json_array_append_new(json_object_get(object, "log_p"), json_real(texts[i].log_p));
+    json_t *log_p = json_real(texts[i].log_p); /* NULL: a probability of zero */
+    json_array_append_new(json_object_get(object, "log_p"), log_p ? log_p : json_null());
     json_array_append_new(json_object_get(object, "tokens"), json_integer(texts[i].text.n - texts[i].text.first));
   }
   if (item->kind == KVA_ITEM_CHOICE) {

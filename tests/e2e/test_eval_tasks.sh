@@ -246,3 +246,11 @@ KV
 printf '%s\n' '{"context": "a", "choices": ["b", "x", "c"], "answer": 0}' >"$work/never.jsonl"
 expect 0 eval "$work/never.kv" --task items --file "$work/never.jsonl" --details "$work/never.details"
 grep -qE '"log_p":\[-[0-9.]*,null,-[0-9.]*\]' "$work/never.details" || fail "details: $(cat "$work/never.details")"
+
+# Logits that are no numbers choose nothing, also in an answer.
+sed 's/ones \*/ones \/ 0 */' "$work/never.kv" >"$work/nan.kv"
+printf '%s\n' '{"context": "a", "write": "b"}' >"$work/write.jsonl"
+for items in never write; do
+  expect 1 eval "$work/nan.kv" --task items --file "$work/$items.jsonl"
+  says "the model's logits after 2 tokens are not numbers"
+done

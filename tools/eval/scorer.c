@@ -156,6 +156,11 @@ static double log_probability(const float *logits, int64_t n, uint32_t token, fl
   return (double)logits[token] - largest - log(sum);
 }
 
+static kva_status no_numbers(int64_t tokens, kva_diag *diag) {
+  return kva_fail(diag, KVA_NOT_FINITE, NULL, "the model's logits after %lld tokens are not numbers",
+                  (long long)tokens);
+}
+
 /* Logits of the row of token t score token t + 1. */
 static kva_status take_row(const kva_scorer *s, const kva_scored_text *text, int64_t t, const float *logits,
                            kva_diag *diag) {
@@ -164,8 +169,7 @@ static kva_status take_row(const kva_scorer *s, const kva_scored_text *text, int
   int64_t best = likeliest_of(logits, vocabulary);
   double p = text->log_p[i - text->first] = log_probability(logits, vocabulary, text->tokens[i], logits[best]);
   if (text->likeliest) text->likeliest[i - text->first] = best == text->tokens[i];
-  if (!isnan(p)) return KVA_OK;
-  return kva_fail(diag, KVA_NOT_FINITE, NULL, "the model's logits after %lld tokens are not numbers", (long long)i);
+  return isnan(p) ? no_numbers(i, diag) : KVA_OK;
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
@@ -247,6 +251,7 @@ static kva_status continue_text(kva_scorer *s, int64_t n, const uint32_t *tokens
   for (int64_t i = 0; i < count; i++) {
     const float *last = k->logits + (k->rows - 1) * s->language.vocabulary;
     uint32_t next = (uint32_t)likeliest_of(last, s->language.vocabulary);
+    if (isnan(log_probability(last, s->language.vocabulary, next, last[next]))) return no_numbers(n + i, diag);
     if (!take(user, next) || i + 1 == count) return KVA_OK;
     text = (kva_scored_text){.tokens = &next, .n = 1};
     KVA_TRY(append(s, k, 1, &text, 0, 1, diag));

@@ -25,7 +25,7 @@ typedef struct kva_scored_text {
 KVA_MUST_USE kva_status kva_scorer_run(kva_scorer *s, int n, const kva_scored_text *texts, kva_diag *diag);
 
 /* Continues a text of n tokens by the likeliest token, at most `count` times. `take` gets each and returns whether to
- * go on. */
+ * go on. KVA_NOT_FINITE: a logit is NaN. */
 KVA_MUST_USE kva_status kva_scorer_continue(kva_scorer *s, int64_t n, const uint32_t *tokens, int64_t count,
                                             bool (*take)(void *user, uint32_t token), void *user, kva_diag *diag);
 

@@ -137,6 +137,20 @@ grep -q '"sliding_window": 2' "$work/m/config.json" || fail "the window was not 
 expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
 python3 -B "$work/npy.py" "$work/o/logits.npy" "$work/m/logits.npy" || fail "qwen2 without a field: other logits"
 
+# ---- buffers are no parameters: a mask of GPT-2 may be of bools
+copy tests/data/checkpoints/gpt2
+python3 - "$work/m/model.safetensors" <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+end = 8 + struct.unpack("<Q", data[:8])[0]
+header, size = json.loads(data[8:end]), len(data) - end
+header["transformer.h.0.attn.bias"] = {"dtype": "BOOL", "shape": [1, 1, 3, 3], "data_offsets": [size, size + 9]}
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data[end:] + bytes([1, 0, 0, 1, 1, 0, 1, 1, 1]))
+PY
+expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
+python3 -B "$work/npy.py" "$work/o/logits.npy" "$work/m/logits.npy" || fail "gpt2 with a mask: other logits"
+
 # ---- what does not fit
 refused() { # refused MESSAGE...
   expect 1 run "$work/m" --input tokens=$llama/tokens.npy
@@ -159,6 +173,8 @@ copy $llama && edit config.json 's/"model_type": "llama"/"model_type": "phi9"/'
 refused 'no .kv file beside the tool is for this model'
 copy $llama && edit config.json 's/"default"/"default", "type": "yarn"/'
 refused '"yarn"'
+copy $llama && edit model.safetensors 's/"model.norm.weight":{"dtype":"F32","shape":\[8\]/"model.norm.weight":{"dtype":"F64","shape":[4]/'
+refused "tensor 'model.norm.weight' is of type double; those of parameters are F32, F16 or BF16"
 copy $llama && echo '{' >"$work/m/config.json"
 refused 'is no JSON'
 copy $llama && rm "$work/m/model.safetensors"

@@ -37,7 +37,8 @@ const kva_packing *kva_packing_named(const char *name); /* upper or lower case *
 /* A tensor in row-major order, dims[0] outermost; data are borrowed from the file and need not be aligned. */
 typedef struct kva_foreign_tensor {
   const char *name;
-  const kva_packing *packing;
+  const kva_packing *packing; /* NULL: its elements cannot be read, and only a buffer may be so */
+  kva_dtype dtype;            /* of an element; KVA_DTYPE_NONE in a GGUF file */
   int32_t rank;
   int64_t dims[KVA_ABI_MAX_RANK];
   const unsigned char *data;

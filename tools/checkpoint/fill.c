@@ -264,6 +264,11 @@ static void plan_state(plan *p, kva_state *s) {
     return;
   }
   kva_map_set_str(p->used, t->name, s);
+  if (!t->packing) {
+    kva_error(p->diag, &loc, "tensor '%.200s' is of type %s; those of parameters are F32, F16 or BF16", t->name,
+              kva_dtype_name(t->dtype));
+    return;
+  }
   if (!fits(s, t, row)) {
     report_shape(p, s, t, row);
     return;

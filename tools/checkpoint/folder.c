@@ -35,19 +35,15 @@ static kva_status read_json(kva_foreign *f, const char *name, kva_diag *diag, js
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-static kva_status add_tensor(kva_foreign *f, uint32_t file, const char *name, const kva_tensor *t, kva_diag *diag) {
+static void add_tensor(kva_foreign *f, uint32_t file, const char *name, const kva_tensor *t) {
   kva_foreign_tensor own = {.name = kva_arena_strdup(f->arena, name),
                             .packing = kva_packing_of_dtype(t->dtype),
+                            .dtype = t->dtype,
                             .rank = t->rank,
                             .data = t->data,
                             .file = file};
   memcpy(own.dims, t->dims, sizeof own.dims);
-  if (!own.packing)
-    return kva_fail(diag, KVA_UNSUPPORTED, &(kva_loc){.file = in_folder(f, f->files.data[file].name)},
-                    "tensor '%.200s' is of type %s; those of parameters are F32, F16 or BF16", name,
-                    kva_dtype_name(t->dtype));
   KVA_PUSH(f->arena, &f->tensors, own);
-  return KVA_OK;
 }
 
 static kva_status read_shard(kva_foreign *f, const char *name, kva_diag *diag) {
@@ -57,7 +53,7 @@ static kva_status read_shard(kva_foreign *f, const char *name, kva_diag *diag) {
   for (int64_t i = 0; i < kva_safetensors_count(file.tensors); i++) {
     kva_tensor t;
     const char *tensor = kva_safetensors_at(file.tensors, i, &t);
-    KVA_TRY(add_tensor(f, f->files.len - 1, tensor, &t, diag));
+    add_tensor(f, f->files.len - 1, tensor, &t);
   }
   return KVA_OK;
 }

@@ -150,6 +150,8 @@ open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data[end:] +
 PY
 expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
 python3 -B "$work/npy.py" "$work/o/logits.npy" "$work/m/logits.npy" || fail "gpt2 with a mask: other logits"
+expect 0 export "$work/m" --format huggingface -o "$work/back"
+cmp "$work/m/model.safetensors" "$work/back/model.safetensors" || fail "a mask is not written back as it was"
 
 # ---- what does not fit
 refused() { # refused MESSAGE...

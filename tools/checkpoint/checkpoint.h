@@ -105,6 +105,8 @@ bool kva_name_matches(const char *pattern, const char *name);
  * Nothing refers to f afterwards. */
 KVA_MUST_USE kva_status kva_foreign_fill(kva_module *m, const kva_foreign *f, const kva_names *names, bool packed,
                                          kva_diag *diag);
+/* Whether a tensor is one that no parameter is, by the block. */
+bool kva_names_is_buffer(const kva_names *names, const char *tensor);
 /* The tensor that a parameter is, by a row; NULL: no row is for it. In the arena. */
 const char *kva_names_tensor(const kva_names *names, const char *param, kva_arena *arena, const kva_naming **out_row);
 

@@ -279,7 +279,7 @@ static void plan_state(plan *p, kva_state *s) {
   KVA_PUSH(p->scratch, &p->fillings, found);
 }
 
-static bool is_buffer(const kva_names *names, const char *tensor) {
+bool kva_names_is_buffer(const kva_names *names, const char *tensor) {
   for (uint32_t i = 0; i < names->buffers.len; i++)
     if (kva_name_matches(names->buffers.data[i], tensor)) return true;
   return false;
@@ -288,7 +288,7 @@ static bool is_buffer(const kva_names *names, const char *tensor) {
 static void report_surplus(const plan *p) {
   for (uint32_t i = 0; i < p->f->tensors.len; i++) {
     const char *name = p->f->tensors.data[i].name;
-    if (kva_map_get_str(p->used, name) || is_buffer(p->names, name)) continue;
+    if (kva_map_get_str(p->used, name) || kva_names_is_buffer(p->names, name)) continue;
     kva_error(p->diag, &(kva_loc){.file = p->f->path}, "no parameter of '%s' is tensor '%.200s'", p->m->name, name);
   }
 }

@@ -1,5 +1,5 @@
-/* Writes Hugging Face folders: the headers of the files that were read, with new data behind them. So names, types,
- * shapes, order and metadata stay, and unchanged values give equal bytes. */
+/* Writes Hugging Face folders: the headers and buffers of the files that were read, with new data of parameters. So
+ * names, types, shapes, order and metadata stay, and unchanged values give equal bytes. */
 #include "tools/checkpoint/checkpoint.h"
 
 #include <dirent.h>
@@ -41,6 +41,7 @@ static kva_status note_sources(writer *w) {
 static kva_status encode(const writer *w, const kva_foreign_tensor *t, unsigned char *out) {
   const source *s = kva_map_get_str(w->sources, t->name);
   int64_t n = kva_foreign_elements(t);
+  if (!s && kva_names_is_buffer(w->names, t->name)) return KVA_OK; /* as it was */
   if (!s)
     return kva_error(w->diag, &(kva_loc){.file = w->f->path},
                      "no parameter is tensor '%.200s', so it cannot be written", t->name);
@@ -72,7 +73,7 @@ static size_t header_size(const kva_file *file) {
 static kva_status fill_shard(const writer *w, uint32_t file, const kva_file *old, unsigned char *copy) {
   const kva_safetensors *s = w->f->files.data[file].tensors;
   size_t header = header_size(old);
-  memcpy(copy, old->data, header);
+  memcpy(copy, old->data, old->size);
   for (int64_t i = 0; i < kva_safetensors_count(s); i++) {
     const kva_foreign_tensor *t = kva_foreign_find(w->f, kva_safetensors_at(s, i, NULL));
     KVA_TRY(encode(w, t, copy + header + kva_safetensors_offset(s, i)));

@@ -17,18 +17,19 @@ typedef struct sample {
 typedef struct expected {
   const char *packing;
   int scale_at;             /* of the half 0.25 */
+  int minimum_at;           /* of the half 0.5, if there is one: not 0 */
   double sum, weighted_sum; /* of all values; of |value| times 1, 2, 3, ... */
   sample some[LISTED];
 } expected;
 
 /* Byte i of a block is (37 i + 11) mod 251, but for its scales. */
-static void make_block(const kva_packing *p, int scale_at, unsigned char *block) {
+static void make_block(const kva_packing *p, const expected *e, unsigned char *block) {
   for (int i = 0; i < p->bytes; i++) block[i] = (unsigned char)((37 * i + 11) % 251);
-  block[scale_at] = 0;
-  block[scale_at + 1] = 0x34;
-  if (strcmp(p->name, "Q4_K") != 0) return;
-  block[2] = 0;
-  block[3] = 0x38; /* the half 0.5 */
+  block[e->scale_at] = 0;
+  block[e->scale_at + 1] = 0x34;
+  if (!e->minimum_at) return;
+  block[e->minimum_at] = 0;
+  block[e->minimum_at + 1] = 0x38;
 }
 
 static void check_decoded(const expected *e) {
@@ -36,7 +37,7 @@ static void check_decoded(const expected *e) {
   float values[MOST];
   const kva_packing *p = kva_packing_named(e->packing);
   assert_non_null(p);
-  make_block(p, e->scale_at, block);
+  make_block(p, e, block);
   p->decode(block, 1, values);
   double sum = 0, weighted = 0;
   for (int i = 0; i < p->elements; i++) sum += values[i], weighted += fabs(values[i]) * (i + 1);
@@ -49,10 +50,11 @@ static void check_decoded(const expected *e) {
 static void blocks_decode_like_their_author(void **state) {
   (void)state;
   static const expected cases[] = {
-      {"Q8_0", 0, -24.25, 8666.5, {{0, 21.25F}, {1, 30.5F}, {17, -11}, {31, -7}}},
-      {"q4_0", 0, -5.25, 478.75, {{0, -0.75F}, {1, 0.5F}, {17, -0.25F}, {31, 0}}},
+      {"Q8_0", 0, 0, -24.25, 8666.5, {{0, 21.25F}, {1, 30.5F}, {17, -11}, {31, -7}}},
+      {"q4_0", 0, 0, -5.25, 478.75, {{0, -0.75F}, {1, 0.5F}, {17, -0.25F}, {31, 0}}},
       {"Q4_K",
        0,
+       2,
        10727,
        1850753.25,
        {{0, 10.75F},
@@ -68,6 +70,7 @@ static void blocks_decode_like_their_author(void **state) {
         {255, -18}}},
       {"Q6_K",
        208,
+       0,
        -2620.25,
        8903343,
        {{0, -108.75F},
@@ -81,6 +84,9 @@ static void blocks_decode_like_their_author(void **state) {
         {128, -248},
         {200, -159.5F},
         {255, 580}}},
+      {"Q4_1", 0, 2, 78.5, 1315, {{0, 4.25F}, {1, 1.5F}, {17, 3.5F}, {31, 3.75F}}},
+      {"Q5_0", 0, 0, 3.75, 1062.5, {{0, 2.25F}, {1, -3.25F}, {17, 0.25F}, {31, 0.5F}}},
+      {"Q5_1", 0, 2, 144.75, 2281.25, {{0, 6.5F}, {1, 7.75F}, {17, 1.75F}, {31, 2}}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_decoded(&cases[i]);
 }

@@ -2,6 +2,9 @@
  *
  *   Q8_0   w = d q                      d, 32 bytes q
  *   Q4_0   w = d (q - 8)                d, 16 bytes: low nibbles are elements 0 to 15, high ones 16 to 31
+ *   Q4_1   w = d q + m                  d, m, as Q4_0
+ *   Q5_0   w = d (q - 16)               d, the fifth bits of all elements, as Q4_0
+ *   Q5_1   w = d q + m                  d, m, the fifth bits, as Q4_0
  *   Q4_K   w = d s q - m t q            8 groups of 32 with 6-bit s and t
  *   Q6_K   w = d s (q - 32)             16 groups of 16 with 8-bit s */
 #include "tools/checkpoint/checkpoint.h"
@@ -79,6 +82,33 @@ static void decode_q4_0(const unsigned char *blocks, int64_t n, float *out) {
   }
 }
 
+static void decode_q4_1(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += 4 + SMALL / 2, out += SMALL) {
+    float d = half(blocks), m = half(blocks + 2);
+    for (int i = 0; i < SMALL; i++) out[i] = d * (float)(blocks[4 + i % 16] >> 4 * (i / 16) & 15) + m;
+  }
+}
+
+/* Element i of 5 bits; the fifth ones lie before the others. */
+static int five_bits(const unsigned char *bits, int i) {
+  int high = bits[i / 8] >> i % 8 & 1;
+  return (bits[4 + i % 16] >> 4 * (i / 16) & 15) | high << 4;
+}
+
+static void decode_q5_0(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += 6 + SMALL / 2, out += SMALL) {
+    float d = half(blocks);
+    for (int i = 0; i < SMALL; i++) out[i] = d * (float)(five_bits(blocks + 2, i) - 16);
+  }
+}
+
+static void decode_q5_1(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += 8 + SMALL / 2, out += SMALL) {
+    float d = half(blocks), m = half(blocks + 2);
+    for (int i = 0; i < SMALL; i++) out[i] = d * (float)five_bits(blocks + 4, i) + m;
+  }
+}
+
 static void codes_q4_0(const unsigned char *block, int8_t *out) {
   for (int i = 0; i < SMALL / 2; i++) {
     out[i] = (int8_t)((block[2 + i] & 15) - 8);
@@ -136,6 +166,9 @@ static const kva_packing packings[] = {
     {"BF16", KVA_BF16, 30, 1, 2, decode_bf16, encode_bf16, NULL, 0},
     {"Q8_0", KVA_DTYPE_NONE, 8, SMALL, 2 + SMALL, decode_q8_0, encode_q8_0, codes_q8_0, 8},
     {"Q4_0", KVA_DTYPE_NONE, 2, SMALL, 2 + SMALL / 2, decode_q4_0, NULL, codes_q4_0, 4},
+    {"Q4_1", KVA_DTYPE_NONE, 3, SMALL, 4 + SMALL / 2, decode_q4_1, NULL, NULL, 0},
+    {"Q5_0", KVA_DTYPE_NONE, 6, SMALL, 6 + SMALL / 2, decode_q5_0, NULL, NULL, 0},
+    {"Q5_1", KVA_DTYPE_NONE, 7, SMALL, 8 + SMALL / 2, decode_q5_1, NULL, NULL, 0},
     {"Q4_K", KVA_DTYPE_NONE, 12, LARGE, Q4_K_BYTES, decode_q4_k, NULL, NULL, 0},
     {"Q6_K", KVA_DTYPE_NONE, 14, LARGE, Q6_K_BYTES, decode_q6_k, NULL, NULL, 0},
 };

@@ -87,6 +87,54 @@ static void blocks_decode_like_their_author(void **state) {
       {"Q4_1", 0, 2, 78.5, 1315, {{0, 4.25F}, {1, 1.5F}, {17, 3.5F}, {31, 3.75F}}},
       {"Q5_0", 0, 0, 3.75, 1062.5, {{0, 2.25F}, {1, -3.25F}, {17, 0.25F}, {31, 0.5F}}},
       {"Q5_1", 0, 2, 144.75, 2281.25, {{0, 6.5F}, {1, 7.75F}, {17, 1.75F}, {31, 2}}},
+      {"Q2_K",
+       80,
+       82,
+       -208,
+       106840.75,
+       {{0, 2.75F},
+        {1, 5.5F},
+        {17, -1.5F},
+        {31, -1.5F},
+        {32, -1.25F},
+        {63, -1},
+        {100, -0.25F},
+        {127, 1.75F},
+        {128, 2.5F},
+        {200, -6},
+        {255, -2}}},
+      {"Q3_K",
+       108,
+       0,
+       26.75,
+       213927.25,
+       {{0, 0.75F},
+        {1, -1},
+        {17, -5.5F},
+        {31, -5.5F},
+        {32, -15.75F},
+        {63, 0},
+        {100, 1},
+        {127, 6.25F},
+        {128, 13},
+        {200, 2},
+        {255, 0}}},
+      {"Q5_K",
+       0,
+       2,
+       27019.25,
+       4055323.25,
+       {{0, 204.5F},
+        {1, -4.75F},
+        {17, 72.75F},
+        {31, 72.75F},
+        {32, -13.5F},
+        {63, -4.5F},
+        {100, 85},
+        {127, 9},
+        {128, 115},
+        {200, -1.75F},
+        {255, -18}}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_decoded(&cases[i]);
 }
@@ -123,10 +171,10 @@ static void numbers_name_packings(void **state) {
   (void)state;
   assert_ptr_equal(kva_packing_of_ggml(14), kva_packing_named("Q6_K"));
   assert_ptr_equal(kva_packing_of_dtype(KVA_BF16), kva_packing_of_ggml(30));
-  assert_null(kva_packing_of_ggml(13));
+  assert_null(kva_packing_of_ggml(15)); /* Q8_K, which no file has */
   assert_null(kva_packing_of_dtype(KVA_I8));
   assert_null(kva_packing_of_dtype(KVA_DTYPE_NONE));
-  assert_null(kva_packing_named("Q5_K"));
+  assert_null(kva_packing_named("Q8_K"));
 }
 
 static void stars_stand_for_text_without_dots(void **state) {

@@ -166,7 +166,7 @@ static kva_status take_info(reader *r, uint64_t *out_offset) {
   if (!t.packing)
     return kva_fail(r->diag, KVA_UNSUPPORTED, &(kva_loc){.file = r->f->path},
                     "tensor '%.200s' is of type %llu of ggml; those read are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, "
-                    "Q5_1, Q4_K and Q6_K",
+                    "Q5_1 and Q2_K to Q6_K",
                     t.name, (unsigned long long)type);
   KVA_PUSH(r->f->arena, &r->f->tensors, t);
   return KVA_OK;

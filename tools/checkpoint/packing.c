@@ -5,7 +5,10 @@
  *   Q4_1   w = d q + m                  d, m, as Q4_0
  *   Q5_0   w = d (q - 16)               d, the fifth bits of all elements, as Q4_0
  *   Q5_1   w = d q + m                  d, m, the fifth bits, as Q4_0
- *   Q4_K   w = d s q - m t q            8 groups of 32 with 6-bit s and t
+ *   Q2_K   w = d s q - m t              16 groups of 16 with 4-bit s and t
+ *   Q3_K   w = d (s - 32) (q - 4)       16 groups of 16 with 6-bit s
+ *   Q4_K   w = d s q - m t              8 groups of 32 with 6-bit s and t
+ *   Q5_K   w = d s q - m t              as Q4_K
  *   Q6_K   w = d s (q - 32)             16 groups of 16 with 8-bit s */
 #include "tools/checkpoint/checkpoint.h"
 
@@ -118,7 +121,36 @@ static void codes_q4_0(const unsigned char *block, int8_t *out) {
 
 /* ---- blocks of 256 ----------------------------------------------------------------------------------------------- */
 
-enum { Q4_K_BYTES = 144, Q6_K_BYTES = 210 };
+enum { Q2_K_BYTES = 84, Q3_K_BYTES = 110, Q4_K_BYTES = 144, Q5_K_BYTES = 176, Q6_K_BYTES = 210 };
+
+/* Element i of 2 bits: each half of 128 elements has 32 bytes, each quarter of it two bits of them. */
+static int two_bits(const unsigned char *q, int i) {
+  return q[32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
+}
+
+/* Scales and minima, 2 bits, d, m. */
+static void decode_q2_k(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += Q2_K_BYTES, out += LARGE) {
+    float d = half(blocks + 80), m = half(blocks + 82);
+    for (int i = 0; i < LARGE; i++) {
+      int s = blocks[i / 16];
+      out[i] = d * (float)(s & 15) * (float)two_bits(blocks + 16, i) - m * (float)(s >> 4);
+    }
+  }
+}
+
+/* High bits, which are set where 4 is not subtracted; low 2 bits; scales, 4 low bits of each, then 2 high ones; d. */
+static void decode_q3_k(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += Q3_K_BYTES, out += LARGE) {
+    const unsigned char *scales = blocks + 96;
+    float d = half(blocks + 108);
+    for (int i = 0; i < LARGE; i++) {
+      int g = i / 16, scale = (scales[g % 8] >> 4 * (g / 8) & 15) | (scales[8 + g % 4] >> 2 * (g / 4) & 3) << 4;
+      int q = two_bits(blocks + 32, i) - (blocks[i % 32] >> i / 32 & 1 ? 0 : 4);
+      out[i] = d * (float)(scale - 32) * (float)q;
+    }
+  }
+}
 
 /* Scale and minimum of group s: 6 bits each, those of the last four groups with their high bits beside the first four.
  */
@@ -141,6 +173,19 @@ static void decode_q4_k(const unsigned char *blocks, int64_t n, float *out) {
       const unsigned char *q = blocks + 16 + 32 * (s / 2);
       for (int i = 0; i < 32; i++)
         out[32 * s + i] = d * (float)scale * (float)(q[i] >> 4 * (s % 2) & 15) - m * (float)minimum;
+    }
+  }
+}
+
+/* As Q4_K, with the fifth bits before the others. */
+static void decode_q5_k(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += Q5_K_BYTES, out += LARGE) {
+    float d = half(blocks), m = half(blocks + 2);
+    for (int i = 0; i < LARGE; i++) {
+      int s = i / 32, l = i % 32, scale, minimum;
+      q4_k_scales(blocks + 4, s, &scale, &minimum);
+      int q = (blocks[48 + 32 * (s / 2) + l] >> 4 * (s % 2) & 15) | (blocks[16 + l] >> s & 1) << 4;
+      out[i] = d * (float)scale * (float)q - m * (float)minimum;
     }
   }
 }
@@ -169,7 +214,10 @@ static const kva_packing packings[] = {
     {"Q4_1", KVA_DTYPE_NONE, 3, SMALL, 4 + SMALL / 2, decode_q4_1, NULL, NULL, 0},
     {"Q5_0", KVA_DTYPE_NONE, 6, SMALL, 6 + SMALL / 2, decode_q5_0, NULL, NULL, 0},
     {"Q5_1", KVA_DTYPE_NONE, 7, SMALL, 8 + SMALL / 2, decode_q5_1, NULL, NULL, 0},
+    {"Q2_K", KVA_DTYPE_NONE, 10, LARGE, Q2_K_BYTES, decode_q2_k, NULL, NULL, 0},
+    {"Q3_K", KVA_DTYPE_NONE, 11, LARGE, Q3_K_BYTES, decode_q3_k, NULL, NULL, 0},
     {"Q4_K", KVA_DTYPE_NONE, 12, LARGE, Q4_K_BYTES, decode_q4_k, NULL, NULL, 0},
+    {"Q5_K", KVA_DTYPE_NONE, 13, LARGE, Q5_K_BYTES, decode_q5_k, NULL, NULL, 0},
     {"Q6_K", KVA_DTYPE_NONE, 14, LARGE, Q6_K_BYTES, decode_q6_k, NULL, NULL, 0},
 };
 enum { N_PACKINGS = sizeof packings / sizeof *packings };

@@ -59,7 +59,7 @@ for name in "tokens", "texts", "strided", "apart":
     near(found["bits_per_byte"], bits)
 limited = read("limited")
 near(limited["loss"], math.fsum(nats[:700]) / 700)
-assert (limited["tokens"], limited["bytes"]) == (700, 700), limited
+assert (limited["tokens"], limited["bytes"], limited["documents"]) == (700, 700, 1), limited
 one, two = read("lm"), read("lm_threads")
 assert one.pop("seconds") >= 0 and two.pop("seconds") >= 0 and one == two, (one, two)
 

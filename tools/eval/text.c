@@ -85,15 +85,16 @@ static int64_t *token_bytes(const kva_tokenizer *t, int64_t n, int64_t end) {
 
 static kva_status add_tokens(run *r, const char *path, const kva_token_file *f, const int64_t *bytes, kva_diag *diag) {
   kva_loc loc = {.file = path};
+  bool ends = true; /* the token before this one */
   KVA_TRY(begin_stream(r, diag));
   for (int64_t i = 0; i < f->info.count && !full(r); i++) {
     uint32_t token = kva_tokens_at(f, i);
     if (token >= f->info.vocab)
       return kva_error(diag, &loc, "token %lld is %u, outside of the vocabulary of %lld; the file is damaged",
                        (long long)i, token, (long long)f->info.vocab);
-    bool ends = token == r->end;
+    r->score->documents += ends;
+    ends = token == r->end;
     KVA_TRY(add(r, token, bytes ? bytes[token] : -1, diag));
-    r->score->documents += ends || i + 1 == f->info.count;
     if (ends && r->e->apart) KVA_TRY(begin_stream(r, diag));
     show(r, (double)i / (double)f->info.count);
   }

@@ -87,9 +87,16 @@ static void show(run *r, const kva_train_event *e) {
   }
 }
 
-/* Adds the perplexity, exp(loss), to an evaluation of a model of tokens. NULL: no memory. */
+static bool has_metric(const kva_train_event *e, const char *name) {
+  int i = 0;
+  while (i < e->n && strcmp(e->names[i], name) != 0) i++;
+  return i < e->n;
+}
+
+/* Adds the perplexity, exp(loss), to an evaluation of a model of tokens that has no metric of this name. NULL: no
+ * memory. */
 static const kva_train_event *complete(run *r, const kva_train_event *e) {
-  if (!e->evaluation || !r->tokens || e->n < 1) return e;
+  if (!e->evaluation || !r->tokens || e->n < 1 || has_metric(e, "perplexity")) return e;
   size_t n = (size_t)e->n;
   if (!r->names) r->names = calloc(n + 1, sizeof *r->names);
   if (!r->values) r->values = calloc(n + 1, sizeof *r->values);

@@ -24,6 +24,10 @@ for e in evals:
 print(min(evals, key=lambda e: e["loss"])["step"])
 PY
 ) || fail "perplexity"
+# A perplexity of the train block's own is the only one.
+sed 's/^  optimizer = AdamW/  metric perplexity = 2 * loss\n&/' models/lm.kv >"$work/own.kv"
+expect 0 train "$work/own.kv" -D vocab=9 -D d=8 -D ffn=8 -D heads=1 -D layers=1 -D ctx=4 --steps 1 --metrics "$work/own.jsonl"
+[ "$(grep '"eval"' "$work/own.jsonl" | grep -o '"perplexity"' | wc -l)" -eq 1 ] || fail "two perplexities: $(cat "$work/own.jsonl")"
 python3 - "$work/whole/best.safetensors" "$step" <<'PY' || fail "best.safetensors is not of the lowest evaluation loss"
 import json, struct, sys
 raw = open(sys.argv[1], "rb").read()

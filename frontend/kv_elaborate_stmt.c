@@ -77,6 +77,8 @@ static void elab_metric(kva_elab *e, const kva_ast_stmt *s) {
     const kva_ast_name *metric = &s->targets.data[k];
     if (!strcmp(metric->text, "loss")) /* it would be what trains */
       kva_el_error(e, metric->token, "'loss' is what the block trains; give the metric another name");
+    if (!strcmp(metric->text, "grad_norm"))
+      kva_el_error(e, metric->token, "'grad_norm' is what clipping reports; give the metric another name");
     for (uint32_t i = 0; i < e->metrics.len; i++)
       if (!strcmp(e->metrics.data[i].text, metric->text))
         kva_el_error(e, metric->token, "there is a metric '%s' already", metric->text);

@@ -151,6 +151,8 @@ static void names_and_values(void **state) {
        "there is a metric 'b' already"},
       {"model m (float x) => (float y) { y = x } train m { loss = y metric loss = kv.abs(y) }", 1, 68,
        "'loss' is what the block trains"},
+      {"model m (float x) => (float y) { y = x } train m { loss = y metric grad_norm = kv.abs(y) }", 1, 68,
+       "'grad_norm' is what clipping reports"},
       {"model m (float x) => (float y) { y = Op <a = @b> (x) }", 1, 46, "this is not in one"},
       {"model m (float x) => (float y) { y = x + ? }", 1, 42, "expected a value"},
       {"model m (float x) => (float y) { kv.return(x) y = x }", 1, 34, "there is no operator kv.return"},

@@ -6,6 +6,7 @@
 #include "runtime/shards.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/driver/opt.h"
+#include "tools/driver/trained.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -144,14 +145,26 @@ static kva_status load_foreign(const kva_model_source *source, const char *check
   return status;
 }
 
+/* The checkpoint is the model; its values give way to those of `weights`, if there are some. */
+static kva_status load_in_place(const kva_model_source *source, bool packed, kva_diag *diag, kva_module **out_module) {
+  KVA_TRY(load_foreign(source, source->path, packed && !source->weights, diag, out_module));
+  kva_status status = source->weights ? kva_load_weights(*out_module, source->weights, diag) : KVA_OK;
+  if (status == KVA_OK) return KVA_OK;
+  kva_module_destroy(*out_module);
+  *out_module = NULL;
+  return status;
+}
+
 static kva_status load(const kva_model_source *source, bool packed, kva_diag *diag, kva_module **out_module) {
+  if (source->weights && kva_foreign_is(source->weights) && kva_foreign_is(source->path))
+    return kva_error(diag, &(kva_loc){.file = source->path},
+                     "is a checkpoint of another program, and so is --weights %s: give one of them", source->weights);
   if (source->weights && kva_foreign_is(source->weights))
     return load_foreign(source, source->weights, packed, diag, out_module);
   if (!source->weights && kva_shards_is(source->path))
     return kva_error(diag, &(kva_loc){.file = source->path},
                      "is a checkpoint, which has no model in it; give the model, and this folder by --weights");
-  if (!source->weights && kva_foreign_is(source->path))
-    return load_foreign(source, source->path, packed, diag, out_module);
+  if (kva_foreign_is(source->path)) return load_in_place(source, packed, diag, out_module);
   kvasir_model *model;
   KVA_TRY(kva_model_open(source, diag, &model));
   kva_status status = kva_model_take(model, diag, out_module);

@@ -123,6 +123,18 @@ expect 0 export models/llama.kv --like $llama --weights "$work"/run/*1.safetenso
 cmp -s $llama/model.safetensors "$work/trained/model.safetensors" && fail "training changed nothing"
 [ "$(wc -c <$llama/model.safetensors)" = "$(wc -c <"$work/trained/model.safetensors")" ] || fail "another size"
 
+# ---- a folder or GGUF file is a model, which other values are for
+for model in $llama "$work/trained"; do
+  rm -rf "$work/o.${model##*/}" && mkdir "$work/o.${model##*/}"
+  expect 0 run "$model" --weights "$work"/run/*1.safetensors --input tokens=$llama/tokens.npy --output "$work/o.${model##*/}"
+done
+expect 0 run "$work/trained" --input tokens=$llama/tokens.npy --output "$work/o"
+for model in llama trained; do
+  cmp "$work/o/logits.npy" "$work/o.$model/logits.npy" || fail "a folder with trained weights: other logits"
+done
+expect 1 run $llama --weights "$work/trained"
+says "is a checkpoint of another program, and so is --weights $work/trained: give one of them"
+
 copy() { rm -rf "$work/m" && cp -r "$1" "$work/m"; }
 edit() { # edit FILE SED-COMMAND: of the copy
   sed -i "$2" "$work/m/$1"

@@ -254,3 +254,14 @@ for items in never write; do
   expect 1 eval "$work/nan.kv" --task items --file "$work/$items.jsonl"
   says "the model's logits after 2 tokens are not numbers"
 done
+
+# Nothing of an item goes unread.
+item() { # item JSON MESSAGE
+  printf '%s\n' "$1" >"$work/item.jsonl"
+  expect 1 eval "$work/never.kv" --task items --file "$work/item.jsonl"
+  says "item.jsonl:1: error: $2"
+}
+item '{"context": "a", "choices": ["x", "y"], "target": "z", "answer": 1}' 'unknown "target" beside "choices"; an item has text,'
+item '{"text": "a b", "context": "x"}' 'unknown "context" beside "text"'
+item '{"context": "a", "target": "b", "answer": 0}' 'unknown "answer" beside "target"'
+item '{"context": "a"}' 'expected text, or context and one of choices'

@@ -49,18 +49,25 @@ static kva_status pair(const kva_item_reader *r, const json_t *contexts, const c
   return KVA_OK;
 }
 
+/* What an item may have, by the first key that it has of these. */
+static const char *const forms[][4] = {{"text"},
+                                       {"write", "context", "stop"},
+                                       {"contexts", "target", "answer"},
+                                       {"choices", "context", "answer"},
+                                       {"target", "context"}};
+#define FORMS "text, or context and one of choices (with answer), target and write, or contexts, target and answer"
+
 static kva_status check_keys(const kva_item_reader *r, const json_t *object) {
-  static const char *const known[] = {"text", "context", "contexts", "choices", "target", "write", "stop", "answer"};
+  size_t form = 0, n = sizeof forms / sizeof *forms;
+  while (form < n && !json_object_get(object, forms[form][0])) form++;
+  if (form == n) return kva_item_wrong(r, FORMS);
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)object, key, value) {
-    size_t i = 0, n = sizeof known / sizeof *known;
-    while (i < n && strcmp(known[i], key) != 0) i++;
-    if (i == n)
-      return kva_error(r->diag, &r->loc,
-                       "unknown \"%s\"; an item has text, or context and one of choices, "
-                       "target and write, or contexts and target",
-                       key);
+    size_t i = 0;
+    while (i < 4 && forms[form][i] && strcmp(forms[form][i], key) != 0) i++;
+    if (i == 4 || !forms[form][i])
+      return kva_error(r->diag, &r->loc, "unknown \"%s\" beside \"%s\"; an item has " FORMS, key, forms[form][0]);
   }
   return KVA_OK;
 }

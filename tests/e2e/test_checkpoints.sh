@@ -165,6 +165,21 @@ python3 -B "$work/npy.py" "$work/o/logits.npy" "$work/m/logits.npy" || fail "gpt
 expect 0 export "$work/m" --format huggingface -o "$work/back"
 cmp "$work/m/model.safetensors" "$work/back/model.safetensors" || fail "a mask is not written back as it was"
 
+# ---- keys of GGUF that say where a model comes from and how it was quantised change nothing
+python3 - $small/model.gguf "$work/keys.gguf" <<'PY'
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+string = lambda s: struct.pack("<Q", len(s)) + s.encode()
+names = ["general.base_model.0.name", "general.license.name", "quantize.imatrix.file", "tokenizer.chat_template.tools"]
+pairs = [string(name) + struct.pack("<I", 8) for name in names]
+pad = -(sum(map(len, pairs)) + 8 * len(pairs)) % 32 # data stay at aligned places
+more = b"".join(pair + string("x" * (pad if i == 0 else 0)) for i, pair in enumerate(pairs))
+n, = struct.unpack("<Q", data[16:24])
+open(sys.argv[2], "wb").write(data[:16] + struct.pack("<Q", n + len(pairs)) + more + data[24:])
+PY
+expect 0 run "$work/keys.gguf" --input tokens=$small/tokens.npy --output "$work/o"
+python3 -B "$work/npy.py" "$work/o/logits.npy" "$small/logits.npy" || fail "more keys: other logits"
+
 # ---- what does not fit
 refused() { # refused MESSAGE...
   expect 1 run "$work/m" --input tokens=$llama/tokens.npy

@@ -180,6 +180,13 @@ PY
 expect 0 run "$work/keys.gguf" --input tokens=$small/tokens.npy --output "$work/o"
 python3 -B "$work/npy.py" "$work/o/logits.npy" "$small/logits.npy" || fail "more keys: other logits"
 
+# ---- nor do fields that published folders have of tasks, versions and how attention is computed
+copy tests/data/checkpoints/gpt2
+edit config.json '0,/{/s//{ "_num_labels": 1, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "n_special": 0, "output_past": true,/'
+expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
+copy $llama && edit config.json '0,/{/s//{ "_attn_implementation_autoset": true, "unsloth_version": "2024.9",/'
+expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
+
 # ---- what does not fit
 refused() { # refused MESSAGE...
   expect 1 run "$work/m" --input tokens=$llama/tokens.npy

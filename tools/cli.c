@@ -118,8 +118,8 @@ bool kva_cli_replaces_input(const char *verb, const char *option, const char *ou
 
 bool kva_cli_replaces_named(const char *verb, const char *option, const char *output, const kva_strings *inputs) {
   for (uint32_t i = 0; i < inputs->n; i++) {
-    const char *equals = strchr(inputs->v[i], '='), *file = equals ? equals + 1 : inputs->v[i];
-    if (kva_cli_replaces_input(verb, option, output, 1, &file)) return true;
+    const char *equals = strchr(inputs->v[i], '='), *files[] = {inputs->v[i], equals ? equals + 1 : NULL};
+    if (kva_cli_replaces_input(verb, option, output, 2, files)) return true;
   }
   return false;
 }

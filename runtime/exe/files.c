@@ -6,18 +6,34 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { MAX_PATH = 4096, MAX_TIMES = 1 << 20 };
 
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
-static const char *given_file(const kva_run_request *r, const char *name, uint32_t *next_unnamed) {
+static bool is_input(const kva_program *p, const char *name, size_t len) {
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    const char *known = p->buffers[p->inputs[i]].name;
+    if (strlen(known) == len && !strncmp(known, name, len)) return true;
+  }
+  return false;
+}
+
+/* The '=' behind an input's name; NULL: all is a path, which may have one, too. */
+static const char *name_end(const kva_program *p, const char *given) {
+  const char *equals = strchr(given, '=');
+  return equals && !is_input(p, given, (size_t)(equals - given)) && !access(given, F_OK) ? NULL : equals;
+}
+
+static const char *given_file(const kva_program *p, const kva_run_request *r, const char *name,
+                              uint32_t *next_unnamed) {
   for (uint32_t i = 0; i < r->files->n; i++) {
     const char *equals = strchr(r->files->v[i], '=');
     if (equals && strlen(name) == (size_t)(equals - r->files->v[i]) && !strncmp(name, r->files->v[i], strlen(name)))
       return equals + 1;
   }
-  while (*next_unnamed < r->files->n && strchr(r->files->v[*next_unnamed], '=')) ++*next_unnamed;
+  while (*next_unnamed < r->files->n && name_end(p, r->files->v[*next_unnamed])) ++*next_unnamed;
   return *next_unnamed < r->files->n ? r->files->v[(*next_unnamed)++] : NULL;
 }
 
@@ -124,20 +140,12 @@ static kva_status file_input(const kva_program *p, const kva_buffer_desc *b, con
   return status;
 }
 
-static bool is_input(const kva_program *p, const char *name, size_t len) {
-  for (int32_t i = 0; i < p->n_inputs; i++) {
-    const char *known = p->buffers[p->inputs[i]].name;
-    if (strlen(known) == len && !strncmp(known, name, len)) return true;
-  }
-  return false;
-}
-
 /* Every --input must name an input. */
 static kva_status check_inputs(const kva_program *p, const kva_run_request *r, kva_diag *diag) {
   if (r->files->n > (uint32_t)p->n_inputs)
     return kva_error(diag, NULL, "%u inputs are given, the model has %d", r->files->n, p->n_inputs);
   for (uint32_t i = 0; i < r->files->n; i++) {
-    const char *equals = strchr(r->files->v[i], '=');
+    const char *equals = name_end(p, r->files->v[i]);
     int len = equals ? (int)(equals - r->files->v[i]) : 0;
     if (!equals || is_input(p, r->files->v[i], (size_t)len)) continue;
     kva_text known = {0};
@@ -185,7 +193,7 @@ kva_status kva_run_inputs(const kva_program *p, const kva_run_request *r, kva_di
   KVA_TRY(check_symbols(p, r, diag));
   for (int32_t i = 0; i < p->n_inputs; i++) {
     const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
-    const char *file = given_file(r, b->name, &next);
+    const char *file = given_file(p, r, b->name, &next);
     KVA_TRY(file ? file_input(p, b, r, file, diag, &in[i]) : random_input(p, b, i, r, diag, &in[i]));
     KVA_TRY(check_extents(p, b, r, &in[i], diag));
   }

@@ -46,6 +46,16 @@ times=$(sed -nE 's/^3 runs: median (.*) ms, half of them in (.*) to (.*) ms, the
 tr ' ' '\n' <<<"$times" | sort -gc || fail "times of --repeat are not in order: $times"
 cmp -s "$work/o/s.npy" "$work/o2/s.npy" || fail "inputs in order give something else than by name"
 
+# A path may have a '=' in it; what precedes it is a name only where the model has that input.
+mkdir "$work/lr=0.1"
+cp "$work/a.npy" "$work/b.npy" "$work/lr=0.1"
+expect 0 run "$work/sum.kv" -i "$work/lr=0.1/a.npy" -i b="$work/lr=0.1/b.npy" -o "$work/o2"
+cmp -s "$work/o/s.npy" "$work/o2/s.npy" || fail "a folder with '=' in its name gives something else"
+expect 1 run "$work/sum.kv" -i "c=$work/a.npy"
+says "the model has no input 'c'"
+expect 2 profile "$work/sum.kv" -i "$work/lr=0.1/a.npy" -i "$work/b.npy" -o "$work/lr=0.1/a.npy"
+says "which is read; write elsewhere"
+
 # Another length with the same model; a symbol that two inputs give differently is refused.
 npy write "$work/long.npy" '<f4' '(4, 3)' 1 2 3 4 5 6 7 8 9 10 11 12
 expect 0 run "$work/sum.kv" -i "$work/long.npy" -i "$work/b.npy"

@@ -1,6 +1,7 @@
 /* Inputs from files or random, outputs as lines and files. */
 #include "runtime/exe/files.h"
 #include "runtime/base/platform.h"
+#include "runtime/exe/exe.h"
 #include "runtime/formula.h"
 #include "runtime/npy.h"
 
@@ -273,11 +274,23 @@ static kva_status write_strings(const char *path, const kva_tensor *t, kva_diag 
   return status;
 }
 
-/* Refuses outputs that would have one file. */
+static kva_status check_replaced(const kva_program *p, int32_t output, const kva_run_request *r, const char *path,
+                                 kva_diag *diag) {
+  for (uint32_t i = 0; i < r->files->n; i++) {
+    const char *given = r->files->v[i], *equals = name_end(p, given), *file = equals ? equals + 1 : given;
+    if (kva_exe_same_file(file, path))
+      return kva_error(diag, NULL, "output '%s' would replace %s, which is read; write elsewhere",
+                       output_name(p, output), file);
+  }
+  return KVA_OK;
+}
+
+/* Refuses outputs that would have one file, or that of an input. */
 static kva_status check_paths(const kva_program *p, const kva_run_request *r, kva_diag *diag) {
   char path[MAX_PATH], other[MAX_PATH];
   for (int32_t i = 0; i < p->n_outputs; i++) {
     KVA_TRY(output_path(r, output_buffer(p, i), diag, sizeof path, path));
+    KVA_TRY(check_replaced(p, i, r, path, diag));
     for (int32_t k = 0; k < i; k++) {
       KVA_TRY(output_path(r, output_buffer(p, k), diag, sizeof other, other));
       if (!strcmp(path, other))

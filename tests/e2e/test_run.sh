@@ -56,6 +56,13 @@ says "the model has no input 'c'"
 expect 2 profile "$work/sum.kv" -i "$work/lr=0.1/a.npy" -i "$work/b.npy" -o "$work/lr=0.1/a.npy"
 says "which is read; write elsewhere"
 
+# An output does not take the place of an input's file.
+mkdir "$work/o3"
+cp "$work/a.npy" "$work/o3/y.npy"
+expect 1 run "$work/sum.kv" -i a="$work/o3/y.npy" -i b="$work/b.npy" -o "$work/o3"
+says "output 'y' would replace $work/o3/y.npy, which is read; write elsewhere"
+cmp -s "$work/a.npy" "$work/o3/y.npy" || fail "an output has replaced an input"
+
 # Another length with the same model; a symbol that two inputs give differently is refused.
 npy write "$work/long.npy" '<f4' '(4, 3)' 1 2 3 4 5 6 7 8 9 10 11 12
 expect 0 run "$work/sum.kv" -i "$work/long.npy" -i "$work/b.npy"

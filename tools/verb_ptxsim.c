@@ -220,6 +220,36 @@ static void print_counters(const kva_ptx_report *r) {
   if (c->matrix_flops) printf("matrix operations: %llu\n", (unsigned long long)c->matrix_flops);
 }
 
+/* The lines that run most, at most 10, as indices of the report's; returns how many. */
+static uint32_t busiest(const kva_ptx_report *r, uint32_t out[10]) {
+  uint64_t below = UINT64_MAX, most = 1;
+  uint32_t n = 0;
+  for (; n < 10 && most; below = most) {
+    most = 0;
+    for (uint32_t k = 0; k < r->n_lines; k++)
+      if (r->warp_executions[k] < below && r->warp_executions[k] > most) most = r->warp_executions[k];
+    for (uint32_t k = 0; most && k < r->n_lines && n < 10; k++)
+      if (r->warp_executions[k] == most) out[n++] = k;
+  }
+  return n;
+}
+
+static void print_profile(const kva_ptx_report *r) {
+  uint32_t lines[10], n = busiest(r, lines);
+  printf("\nlines that run most:\n");
+  for (uint32_t k = 0; k < n; k++)
+    printf("  line %-8u %12llu warps\n", r->lines[lines[k]], (unsigned long long)r->warp_executions[lines[k]]);
+}
+
+static void add_profile(const kva_ptx_report *r, kva_text *text) {
+  uint32_t lines[10], n = busiest(r, lines);
+  kva_text_add(text, "\"lines\": [");
+  for (uint32_t k = 0; k < n; k++)
+    kva_text_add(text, "%s{\"line\": %u, \"warps\": %llu}", k ? ", " : "", r->lines[lines[k]],
+                 (unsigned long long)r->warp_executions[lines[k]]);
+  kva_text_add(text, "], ");
+}
+
 static void print_json(const job *j, const kva_ptx_report *r) {
   const kva_ptx_counters *c = &r->counters;
   kva_text text = {0};
@@ -227,12 +257,14 @@ static void print_json(const job *j, const kva_ptx_report *r) {
                "{\"warp_instructions\": %llu, \"thread_instructions\": %llu, \"global_load_requests\": %llu, "
                "\"global_load_sectors\": %llu, \"global_store_requests\": %llu, \"global_store_sectors\": %llu, "
                "\"shared_requests\": %llu, \"shared_wavefronts\": %llu, \"shared_wavefronts_ideal\": %llu, "
-               "\"matrix_flops\": %llu, \"findings\": [",
+               "\"matrix_flops\": %llu, ",
                (unsigned long long)c->warp_instructions, (unsigned long long)c->thread_instructions,
                (unsigned long long)c->global_load_requests, (unsigned long long)c->global_load_sectors,
                (unsigned long long)c->global_store_requests, (unsigned long long)c->global_store_sectors,
                (unsigned long long)c->shared_requests, (unsigned long long)c->shared_wavefronts,
                (unsigned long long)c->shared_wavefronts_ideal, (unsigned long long)c->matrix_flops);
+  if (j->profile) add_profile(r, &text);
+  kva_text_add(&text, "\"findings\": [");
   for (uint32_t k = 0; k < r->n_findings; k++) {
     const kva_ptx_finding *f = &r->findings[k];
     kva_text_add(&text, "%s\n  {\"file\": ", k ? "," : "");
@@ -245,21 +277,6 @@ static void print_json(const job *j, const kva_ptx_report *r) {
   }
   printf("%s]}\n", text.data);
   kva_text_free(&text);
-}
-
-static void print_profile(const kva_ptx_report *r) {
-  printf("\nlines that run most:\n");
-  uint64_t below = UINT64_MAX;
-  for (int shown = 0; shown < 10;) {
-    uint64_t most = 0;
-    for (uint32_t k = 0; k < r->n_lines; k++)
-      if (r->warp_executions[k] < below && r->warp_executions[k] > most) most = r->warp_executions[k];
-    if (!most) return;
-    for (uint32_t k = 0; k < r->n_lines && shown < 10; k++)
-      if (r->warp_executions[k] == most)
-        printf("  line %-8u %12llu warps\n", r->lines[k], (unsigned long long)most), shown++;
-    below = most;
-  }
 }
 
 static kva_status write_arrays(const job *j, kva_diag *diag) {

@@ -24,6 +24,7 @@ arrays=(--arg f32:1000 --arg f32:1000 --arg f32:1000=zero)
 expect 0 ptxsim "$work/add.ptx" --grid 4 --block 256 "${arrays[@]}" --arg i32=1000 -o "$work" --profile
 says "1000 of 1000 elements changed"
 says "0 findings"
+busiest=$(grep -m1 -oE 'line [0-9]+ +[0-9]+ warps' "$work/out" | tr -s ' ')
 [ -s "$work/arg2.npy" ] || fail "no array written"
 # What was written is read again: adding zero changes nothing.
 expect 0 ptxsim "$work/add.ptx" --grid 1000 --arg "f32:1000=$work/arg2.npy" --arg f32:1000=zero \
@@ -34,6 +35,9 @@ expect 1 ptxsim "$work/add.ptx" --grid 4 --block 256 "${arrays[@]}" --arg i32=10
 says "add.ptx:11: global access out of bounds: ld.global.f32 of 4 bytes at offset 4000 of 'f32:1000'"
 expect 1 ptxsim "$work/add.ptx" --grid 4 --block 256 "${arrays[@]}" --arg i32=1001 --json
 says '"kind": "global access out of bounds"'
+expect 0 ptxsim "$work/add.ptx" --grid 4 --block 256 "${arrays[@]}" --arg i32=1000 --json --profile
+[ "$(python3 -c 'import json, sys; l = json.load(sys.stdin)["lines"]; print("line %(line)d %(warps)d warps" % l[0], len(l))' \
+  <"$work/out")" = "$busiest 10" ] || fail "--json --profile gives other lines than the text ($busiest): $(cat "$work/out")"
 
 expect 1 ptxsim "$work/add.ptx" --arg f32:10
 says "1 parameters; the kernel has 4"

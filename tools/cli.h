@@ -110,7 +110,7 @@ enum { KVA_CLI_CHECK_INDICES = false };
 #define KVA_MEMORY_OPTION(bytes) \
   { "--memory", NULL, "N", KVA_OPTION_BYTES, (bytes), "train within N bytes (40G): compute again instead of keeping" }
 
-/* Where to run and what to compile for: --device, --target, --gemm and --math. */
+/* Where to run and what to compile for: --device and --target, and how: --gemm and --math. */
 typedef struct kva_device_choice {
   const char *device, *target; /* NULL: the CPU; the device's default target */
   const char *gemm;            /* NULL: the device's default */
@@ -118,17 +118,17 @@ typedef struct kva_device_choice {
 } kva_device_choice;
 #define KVA_DEVICE_WORD(name) "|" #name
 #define KVA_DEVICES           (&(KVA_EACH_DEVICE(KVA_DEVICE_WORD))[1]) /* "cpu|cuda|ptxsim" */
-#define KVA_DEVICE_OPTIONS(choice)                                                                                    \
+#define KVA_PLACE_OPTIONS(choice)                                                                                     \
   {"--device", NULL, KVA_DEVICES, KVA_OPTION_WORD, &(choice)->device, "where to run; ptxsim: a simulated GPU (cpu)"}, \
-      {"--target",                                                                                                    \
-       NULL,                                                                                                          \
-       "ARCH",                                                                                                        \
-       KVA_OPTION_STRING,                                                                                             \
-       &(choice)->target,                                                                                             \
-       "GPU to compile for, sm_80 to sm_90a (the device's own)"},                                                     \
-      {"--gemm",        NULL,                                                                                         \
-       KVA_GEMMS,       KVA_OPTION_WORD,                                                                              \
-       &(choice)->gemm, "matrix products; library: cuBLASLt (cuda's default); bf16x3: floats on a CPU with AMX"},     \
+  {                                                                                                                   \
+    "--target", NULL, "ARCH", KVA_OPTION_STRING, &(choice)->target,                                                   \
+        "GPU to compile for, sm_80 to sm_90a (the device's own)"                                                      \
+  }
+#define KVA_DEVICE_OPTIONS(choice)                                                                                \
+  KVA_PLACE_OPTIONS(choice),                                                                                      \
+      {"--gemm",        NULL,                                                                                     \
+       KVA_GEMMS,       KVA_OPTION_WORD,                                                                          \
+       &(choice)->gemm, "matrix products; library: cuBLASLt (cuda's default); bf16x3: floats on a CPU with AMX"}, \
       KVA_MATH_OPTION(&(choice)->math)
 /* --mesh; NULL: none. -1, or the exit code of wrong usage, after a message. */
 int kva_cli_mesh(const char *text, kva_mesh *out);

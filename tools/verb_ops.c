@@ -153,9 +153,6 @@ static void print_verified_json(const kva_verify_report *report, const char *arc
 /* Architecture of the simulated GPU, or NULL for this machine. */
 static kva_status choose_target(const kva_device_choice *choice, kva_diag *diag, const char **out_arch) {
   kva_target_options target = {0};
-  if (choice->gemm)
-    return kva_error(diag, NULL, "--gemm %s: ops --verify verifies generated code; leave --gemm out", choice->gemm);
-  if (choice->math) return kva_error(diag, NULL, "--math is for models; ops --verify verifies operators");
   if (choice->device && !strcmp(choice->device, "cuda"))
     return kva_error(diag, NULL, "ops --verify takes device cpu or ptxsim; tools/gpu-check verifies a GPU");
   KVA_TRY(kva_cli_target(choice, diag, &target));
@@ -208,14 +205,14 @@ static int run(int argc, char **argv) {
       {"--op", NULL, "NAME", KVA_OPTION_STRING, &op, "verify this operator alone"},
       {"--random", NULL, "N", KVA_OPTION_INT, &n_random, "random cases for each operator and type (4)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &threads, "threads that verify (all)"},
-      KVA_DEVICE_OPTIONS(&device),
+      KVA_PLACE_OPTIONS(&device),
   };
   int n_positional;
   int code =
       kva_cli_parse(&kva_verb_ops, argc, argv, options, sizeof options / sizeof *options, NULL, 0, &n_positional);
   if (code >= 0) return code;
-  if (!check && (op || device.device || device.target || device.gemm)) {
-    fprintf(stderr, "kvasir ops: --op, --device, --target and --gemm are for --verify\n");
+  if (!check && (op || device.device || device.target)) {
+    fprintf(stderr, "kvasir ops: --op, --device and --target are for --verify\n");
     return EXIT_USAGE;
   }
   if (!check) return print_table(json);

@@ -44,4 +44,6 @@ cmp "$work/run/y.npy" "$work/exe/y.npy" || fail "an executable computes otherwis
 expect 2 run "$work/conv.kv" --math fast
 says "--math: expected exact, relaxed or int8, found 'fast'"
 expect 2 ops --verify --math relaxed
-says "--math is for models"
+says "--math"
+expect 0 ops --help
+! grep -qE -- '--(gemm|math)' "$work/out" || fail "ops offers options of models, which it refuses"

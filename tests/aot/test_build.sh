@@ -288,7 +288,11 @@ for name in no.o no.h; do
   expect 1 build models/mlp.kv -c --weights "$work/$name" -o "$work/no.o"
   says "--weights $work/$name: another file"
 done
-[ ! -e "$work/no.h" ] && [ ! -e "$work/no.o" ] || fail "a build with two files of one name left one"
+expect 1 build models/mlp.kv -c --emit=ir,asm -o "$work/no.s"
+says "the text of --emit=asm would be written there, too"
+expect 1 build models/mlp.kv -c --target sm_80,sm_90a --emit=ptx --weights "$work/no.sm_90a.ptx" -o "$work/no.o"
+says "no.sm_90a.ptx: another file"
+[ ! -e "$work/no.s" ] && [ ! -e "$work/no.ir" ] && [ ! -e "$work/no.h" ] && [ ! -e "$work/no.o" ] || fail "a build with two files of one name left one"
 
 # Builds for GPUs alone have the graph of GPUs: small updates share kernels.
 expect 0 build models/mlp.kv --train --target sm_80 --emit=ptx -o "$work/gpu.ptx"

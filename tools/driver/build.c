@@ -155,22 +155,24 @@ static const char *beside(const build *b, const char *extension) {
   return kva_arena_printf(b->arena, "%.*s%s", stem, out, extension);
 }
 
-/* Object or library, header and weights are files of their own. */
-static kva_status check_names(const build *b) {
-  const kva_build_options *o = b->o;
-  const char *header = o->form == KVA_BUILD_NOTHING || o->form == KVA_BUILD_EXE ? NULL : beside(b, ".h");
-  if (header && !strcmp(header, o->output))
-    return kva_error(b->diag, NULL, "-o %s: the header would be written there, too; give another name", o->output);
-  if (o->weights && (!strcmp(o->weights, o->output) || (header && !strcmp(o->weights, header))))
-    return kva_error(b->diag, NULL, "--weights %s: another file of the build would be written there, too", o->weights);
-  return KVA_OK;
+/* One text for all targets. */
+static bool is_common(const char *kind) {
+  return !strcmp(kind, "ir") || !strcmp(kind, "plan") || !strcmp(kind, "header");
+}
+
+static const char *extension_of(const build *b, const char *kind) {
+  if (!strcmp(kind, "llvm")) return ".ll";
+  if (!strcmp(kind, "asm")) return ".s";
+  if (!strcmp(kind, "header")) return ".h";
+  return kva_arena_printf(b->arena, ".%s", kind);
 }
 
 /* A text is written to OUT itself if it is the only output. */
-static const char *text_path(const build *b, const kva_target_options *target, const char *extension) {
+static const char *text_path(const build *b, const kva_target_options *target, const char *kind) {
   const kva_build_options *o = b->o;
+  const char *extension = extension_of(b, kind);
   if (o->form == KVA_BUILD_NOTHING && o->n_emits == 1 && o->n_targets <= 1) return o->output;
-  if (o->n_targets <= 1 || !target) return beside(b, extension);
+  if (o->n_targets <= 1 || is_common(kind)) return beside(b, extension);
   const char *name = target->arch     ? target->arch
                      : target->cpu    ? target->cpu
                      : target->triple ? target->triple
@@ -178,9 +180,32 @@ static const char *text_path(const build *b, const kva_target_options *target, c
   return beside(b, kva_arena_printf(b->arena, ".%s%s", name, extension));
 }
 
-static kva_status write_text(const build *b, const kva_target_options *target, const char *extension,
-                             const kva_text *text) {
-  return kva_file_write(text_path(b, target, extension), text->data ? text->data : "", text->len, b->diag);
+static kva_status check_text(const build *b, const kva_target_options *target, const char *kind) {
+  const kva_build_options *o = b->o;
+  const char *path = text_path(b, target, kind);
+  if (o->form != KVA_BUILD_NOTHING && !strcmp(path, o->output))
+    return kva_error(b->diag, NULL, "-o %s: the text of --emit=%s would be written there, too; give another name", path,
+                     kind);
+  if (o->weights && !strcmp(path, o->weights))
+    return kva_error(b->diag, NULL, "--weights %s: another file of the build would be written there, too", path);
+  return KVA_OK;
+}
+
+/* Object or library, header, weights and texts are files of their own. */
+static kva_status check_names(const build *b) {
+  const kva_build_options *o = b->o;
+  const char *header = o->form == KVA_BUILD_NOTHING || o->form == KVA_BUILD_EXE ? NULL : beside(b, ".h");
+  if (header && !strcmp(header, o->output))
+    return kva_error(b->diag, NULL, "-o %s: the header would be written there, too; give another name", o->output);
+  if (o->weights && (!strcmp(o->weights, o->output) || (header && !strcmp(o->weights, header))))
+    return kva_error(b->diag, NULL, "--weights %s: another file of the build would be written there, too", o->weights);
+  for (uint32_t i = 0; i < o->n_emits; i++)
+    for (uint32_t k = 0; k < o->n_targets; k++) KVA_TRY(check_text(b, &o->targets[k], o->emits[i]));
+  return KVA_OK;
+}
+
+static kva_status write_text(const build *b, const kva_target_options *target, const char *kind, const kva_text *text) {
+  return kva_file_write(text_path(b, target, kind), text->data ? text->data : "", text->len, b->diag);
 }
 
 static kva_status write_header(const build *b, const kva_artifact *a, const char *path) {
@@ -273,7 +298,7 @@ static kva_status build_form(build *b) {
 static kva_status emit_ir(const build *b) {
   kva_text text = {0};
   kva_module_print(b->m, &text);
-  kva_status status = write_text(b, NULL, ".ir", &text);
+  kva_status status = write_text(b, NULL, "ir", &text);
   kva_text_free(&text);
   return status;
 }
@@ -297,7 +322,7 @@ static kva_status emit_plan(const build *b, const kva_target_options *target) {
   if (!memory) return kva_fail(b->diag, KVA_NO_MEMORY, NULL, "no memory for the plan");
   kva_status status = print_plans(b, target, memory);
   fclose(memory);
-  if (status == KVA_OK) status = kva_file_write(text_path(b, NULL, ".plan"), data, size, b->diag);
+  if (status == KVA_OK) status = kva_file_write(text_path(b, NULL, "plan"), data, size, b->diag);
   free(data);
   return status;
 }
@@ -307,7 +332,7 @@ static kva_status emit_kernels(const build *b, const kva_target_options *target)
   kva_text text = {0};
   KVA_TRY(create_codegen(b, target, &cg));
   kva_status status = kva_print_kernels(cg, b->arena, b->m, &text);
-  if (status == KVA_OK) status = write_text(b, target, ".kernel", &text);
+  if (status == KVA_OK) status = write_text(b, target, "kernel", &text);
   kva_text_free(&text);
   kva_codegen_destroy(cg);
   return status;
@@ -317,7 +342,7 @@ static kva_status emit_header(build *b, const kva_target_options *target) {
   kva_codegen *cg;
   kva_artifact *a;
   KVA_TRY(make_tables(b, target, &cg, &a));
-  kva_status status = write_header(b, a, text_path(b, NULL, ".h"));
+  kva_status status = write_header(b, a, text_path(b, NULL, "header"));
   kva_codegen_destroy(cg);
   return status;
 }
@@ -340,10 +365,10 @@ static kva_status make_code(build *b, const kva_target_options *target, const ch
   return status;
 }
 
-static kva_status emit_code(build *b, const kva_target_options *target, const char *kind, const char *extension) {
+static kva_status emit_code(build *b, const kva_target_options *target, const char *kind) {
   kva_file_part code;
   KVA_TRY(make_code(b, target, kind, &code));
-  return kva_file_write(text_path(b, target, extension), code.data, code.size, b->diag);
+  return kva_file_write(text_path(b, target, kind), code.data, code.size, b->diag);
 }
 
 static kva_status emit_cubin(build *b, const kva_target_options *target) {
@@ -351,15 +376,13 @@ static kva_status emit_cubin(build *b, const kva_target_options *target) {
   kva_file_part ptx, cubin;
   KVA_TRY(make_code(b, target, "ptx", &ptx));
   KVA_TRY(kva_assemble_ptx(target->arch, ptx, b->arena, b->diag, &cubin));
-  return kva_file_write(text_path(b, target, ".cubin"), cubin.data, cubin.size, b->diag);
+  return kva_file_write(text_path(b, target, "cubin"), cubin.data, cubin.size, b->diag);
 }
 
 static kva_status emit_for_target(build *b, const kva_target_options *target, const char *kind) {
   if (!strcmp(kind, "kernel")) return emit_kernels(b, target);
-  if (!strcmp(kind, "llvm")) return emit_code(b, target, "llvm", ".ll");
-  if (!strcmp(kind, "asm")) return emit_code(b, target, "asm", ".s");
-  if (!strcmp(kind, "ptx")) return emit_code(b, target, "ptx", ".ptx");
-  return emit_cubin(b, target);
+  if (!strcmp(kind, "cubin")) return emit_cubin(b, target);
+  return emit_code(b, target, kind);
 }
 
 static kva_status emit(build *b, const char *kind) {

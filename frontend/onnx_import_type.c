@@ -30,12 +30,12 @@ kva_status kva_import_pin(kva_import *im, const char *name, kva_dim *out) {
   const kva_load_options *o = im->options;
   for (uint32_t i = 0; o && i < o->n_pins; i++) {
     if (strcmp(o->pins[i].name, name)) continue;
+    im->pins_used |= UINT64_C(1) << (i & 63);
     char *end;
     long long v = strtoll(o->pins[i].value, &end, 10);
     if (*end || end == o->pins[i].value || v < 0)
       return kva_error(im->c.diag, &im->loc, "pin %s=%s: expected a number that is not negative", name,
                        o->pins[i].value);
-    im->pins_used |= UINT64_C(1) << (i & 63);
     *out = kva_expr_const(im->m->exprs, v);
   }
   return KVA_OK;

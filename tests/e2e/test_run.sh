@@ -71,6 +71,11 @@ npy write "$work/wrong.npy" '<f4' '(4,)' 1 2 3 4
 expect 1 run "$work/sum.kv" -i "$work/a.npy" -i "$work/wrong.npy"
 says "dimension 0 of input 'b' must be 3, found 4"
 
+# A pin that is no extent is one mistake, not also an unknown symbol.
+expect 1 run tests/fuzz/corpus/onnx/symbolic.onnx --pin N=2.0
+says "pin N=2.0: expected a number that is not negative"
+! grep -q "no such symbol" "$work/out" || fail "a wrong pin is called an unknown symbol: $(cat "$work/out")"
+
 # Extents that are assumed to be equal are checked before a step runs, also those that a step computes.
 cat >"$work/assume.kv" <<'KV'
 model assume (float[N, 3] a, float[M] b, int64 n) => (float[N, 3] y, float[C] z) {

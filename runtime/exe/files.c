@@ -203,8 +203,14 @@ kva_status kva_run_inputs(const kva_program *p, const kva_run_request *r, kva_di
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
+/* NaN without a sign: printed, it would depend on the CPU. */
+static double unsigned_nan(double v) {
+  return isnan(v) ? NAN : v;
+}
+
 static double element(const kva_tensor *t, int64_t i) {
-  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+  if (!kva_dtype_is_float(t->dtype)) return (double)kva_load_i64(t->dtype, t->data, i);
+  return unsigned_nan(kva_load_f64(t->dtype, t->data, i));
 }
 
 static void print_strings(const kva_tensor *t, int64_t n) {
@@ -239,7 +245,7 @@ static void print_output(const char *name, const kva_tensor *t) {
     sum += v;
   }
   printf("]");
-  if (n) printf("  min %g  max %g  mean %g", lo, hi, sum / (double)n);
+  if (n) printf("  min %g  max %g  mean %g", lo, hi, unsigned_nan(sum / (double)n));
   if (nans) printf("  %lld NaN", (long long)nans);
   printf("  [");
   for (int64_t i = 0; i < n && i < 6; i++) printf("%s%g", i ? ", " : "", element(t, i));

@@ -71,6 +71,11 @@ npy write "$work/wrong.npy" '<f4' '(4,)' 1 2 3 4
 expect 1 run "$work/sum.kv" -i "$work/a.npy" -i "$work/wrong.npy"
 says "dimension 0 of input 'b' must be 3, found 4"
 
+# NaN has no sign in what is printed.
+npy write "$work/inf.npy" '<f4' '(2, 3)' inf -inf -nan 1 2 3
+expect 0 run "$work/sum.kv" -i "$work/inf.npy" -i "$work/b.npy"
+says "y: float[2, 3]  min -inf  max inf  mean nan  1 NaN  [inf, -inf, nan, 11, -18, 3.5]"
+
 # A pin that is no extent is one mistake, not also an unknown symbol.
 expect 1 run tests/fuzz/corpus/onnx/symbolic.onnx --pin N=2.0
 says "pin N=2.0: expected a number that is not negative"

@@ -82,8 +82,9 @@ static kva_status read_gz(const char *path, kva_diag *diag, kva_text *out) {
   int n;
   while ((n = gzread(file, block, sizeof block)) > 0 && out->len < max_document)
     kva_text_add_bytes(out, block, (size_t)n);
-  bool cut_off = gzclose_r(file) != Z_OK;
-  if (n < 0 || (cut_off && out->len < max_document)) return kva_error(diag, &loc, "is no .gz file, or it is damaged");
+  bool plain = gzdirect(file), cut_off = gzclose_r(file) != Z_OK;
+  if (n < 0 || plain || (cut_off && out->len < max_document))
+    return kva_error(diag, &loc, "is no .gz file, or it is damaged");
   return out->len < max_document ? KVA_OK : kva_error(diag, &loc, "holds more than 1 GiB of text in one document");
 #else
   (void)out;

@@ -54,6 +54,9 @@ if "$KVASIR" data "$work/fox.gz" -o "$work/gz.tok" >"$work/out" 2>&1; then
   head -c 60 "$work/fox.gz" >"$work/cut.gz"
   expect 1 data "$work/cut.gz" -o "$work/x.tok"
   says "damaged"
+  cp "$work/texts/b/fox" "$work/text.gz"
+  expect 1 data "$work/text.gz" -o "$work/x.tok"
+  says "text.gz: error: is no .gz file"
 else
   says "without zlib"
 fi

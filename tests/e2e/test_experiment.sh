@@ -141,6 +141,25 @@ code=0
 wait $pid || code=$?
 [ "$code" -eq 4 ] || fail "an interrupted experiment ends with $code beside another"
 
+# One that is killed takes its runs with it.
+runs_of() { grep -la "$1/runs/" /proc/[0-9]*/cmdline 2>/dev/null || true; }
+"$KVASIR" experiment "$work/long.exp" -j 1 -o "$work/killed" >"$work/long.out" 2>&1 &
+pid=$!
+for _ in $(seq 600); do
+  [ -z "$(find "$work/killed" -path '*.tmp/metrics.jsonl' 2>/dev/null)" ] || break
+  sleep 0.1
+done
+[ -n "$(runs_of "$work/killed")" ] || fail "an experiment has no runs: $(cat "$work/long.out")"
+kill -KILL $pid
+wait $pid || true
+for _ in $(seq 300); do
+  [ -n "$(runs_of "$work/killed")" ] || break
+  sleep 0.1
+done
+left=$(runs_of "$work/killed" | tr -dc '0-9\n')
+# shellcheck disable=SC2086
+[ -z "$left" ] || { kill -KILL $left; fail "runs of an experiment that was killed go on: $left"; }
+
 # Another model is another run, and too few steps show.
 sed 's/normal(0.02)/normal(0.03)/; s/clip = 1.0/clip = 0/' models/induction.kv >"$work/induction.kv"
 sed 's#"/[^"]*/induction.kv"#"induction.kv"#; s/--steps '$steps'/--steps 10/; s/"than": '$bar'/"than": 0.9/' "$work/my.exp" >"$work/other.exp"

@@ -10,6 +10,7 @@
 #include <ftw.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -34,8 +35,9 @@ static const char *temporary(const kva_exp_job *job, kva_arena *arena, const cha
   return kva_arena_printf(arena, "%s.tmp%s", job->folder, name);
 }
 
-/* In the child: only calls that are safe between fork and exec. */
-static void become(const kva_exp_job *job, int out, int err) {
+/* In the child: only calls that are safe between fork and exec. It ends with its parent, also one that was killed. */
+static void become(const kva_exp_job *job, pid_t parent, int out, int err) {
+  if (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != parent) _exit(127);
   if (dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0)
     execv("/proc/self/exe", job->commands.data[job->at].argv);
   _exit(127);
@@ -45,9 +47,10 @@ static kva_status start_command(kva_exp_job *job, kva_arena *arena, kva_diag *di
   const char *output = kva_arena_printf(arena, "/%s", job->commands.data[job->at].output);
   int out = open(temporary(job, arena, output), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   int err = open(temporary(job, arena, "/stderr"), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  pid_t self = getpid();
   fflush(NULL);
   job->pid = out >= 0 && err >= 0 ? fork() : -1;
-  if (job->pid == 0) become(job, out, err);
+  if (job->pid == 0) become(job, self, out, err);
   int failure = errno;
   if (out >= 0) close(out);
   if (err >= 0) close(err);

@@ -82,6 +82,8 @@ def several(s):
     texts = [c["text"] for c in answer["choices"]]
     assert [c["index"] for c in answer["choices"]] == list(range(6)) and len(set(texts)) > 4, texts
     assert text_of(s.complete(prompt=[97, 98], max_tokens=6, seed=5)) == texts[0]
+    for least in ({"top_p": 0}, {"top_k": 1}):  # the likeliest token, whatever the temperature
+        assert text_of(s.complete(prompt="ab", max_tokens=6, **least)) == text_of(s.complete(prompt="ab", max_tokens=6, temperature=0)), least
     text = text_of(s.complete(prompt="q", max_tokens=200, seed=1))
     stop = re.search("[ -~]{2}", text[3:])[0]
     assert text_of(s.complete(prompt="q", max_tokens=200, seed=1, stop=[stop, "~~~"])) == text[:text.index(stop)]
@@ -97,7 +99,7 @@ def refusals(s):
                        ({"prompt": [257]}, "tokens from 0 to 256"), ({"prompt": [-1]}, "tokens from 0"), ({"prompt": {"a": 1}}, "prompt: expected"),
                        ({"prompt": "a", "n": 0}, "n: expected"), ({"prompt": "a", "n": 1000}, "n: expected"), ({"prompt": ["a"] * 65}, "at most 64 texts"),
                        ({"prompt": "a", "temperature": -1}, "temperature"), ({"prompt": "a", "temperature": "x"}, "temperature"),
-                       ({"prompt": "a", "top_p": 0}, "top_p"), ({"prompt": "a", "stop": ""}, "stop"), ({"prompt": "a", "stop": ["a"] * 5}, "stop"),
+                       ({"prompt": "a", "top_p": -0.1}, "top_p"), ({"prompt": "a", "stop": ""}, "stop"), ({"prompt": "a", "stop": ["a"] * 5}, "stop"),
                        ({"prompt": "a", "stream": 1}, "true or false"), ({"prompt": "a", "logprobs": 3}, "logprobs"),
                        ({"prompt": "a", "stream_options": [1]}, "stream_options: expected"), ({"prompt": "a", "stream_options": "a"}, "stream_options"),
                        ({"prompt": "a", "suffix": "b"}, "suffix"), ({"prompt": "a", "messages": []}, "messages"), ({"prompt": "a", "colour": 1}, "colour"),

@@ -219,7 +219,7 @@ static bool take_sampling(const json_t *o, kva_sampling *s, kva_http_error *e) {
   int64_t seed = 0;
   *s = (kva_sampling){.temperature = 1, .top_p = 1, .repetition = 1};
   if (getrandom(&s->seed, sizeof s->seed, 0) != sizeof s->seed) s->seed = (uint64_t)time(NULL);
-  bool ok = take_number(o, "temperature", 0, 2, &s->temperature, e) && take_number(o, "top_p", 1e-9, 1, &s->top_p, e) &&
+  bool ok = take_number(o, "temperature", 0, 2, &s->temperature, e) && take_number(o, "top_p", 0, 1, &s->top_p, e) &&
             take_number(o, "min_p", 0, 1, &s->min_p, e) && take_integer(o, "top_k", 0, INT32_MAX, &s->top_k, e) &&
             take_number(o, "repetition_penalty", 0.01, 100, &s->repetition, e) &&
             take_number(o, "presence_penalty", -2, 2, &s->presence, e) &&

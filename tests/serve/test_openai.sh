@@ -13,15 +13,21 @@ import openai
 sys.path.insert(0, "tests/serve")
 from server import Server
 
-with Server("--chat", "plain", "--name", "tiny", environment={"KVASIR_API_KEY": "secret"}) as s:
+with Server("--chat", "plain", "--name", "org/tiny", environment={"KVASIR_API_KEY": "secret"}) as s:
     client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % s.port, api_key="secret", max_retries=0)
-    assert [m.id for m in client.models.list()] == ["tiny"]
-    asked = dict(model="tiny", prompt="Once upon", max_tokens=12, seed=4)
+    assert [m.id for m in client.models.list()] == ["org/tiny"]
+    assert client.models.retrieve("org/tiny") == client.models.list().data[0]
+    try:
+        client.models.retrieve("tiny")
+        raise SystemExit("no error for another model")
+    except openai.NotFoundError as e:
+        assert e.code == "model_not_found", e
+    asked = dict(model="org/tiny", prompt="Once upon", max_tokens=12, seed=4)
     whole = client.completions.create(**asked)
     assert whole.usage.completion_tokens <= 12 and whole.choices[0].text, whole
     assert "".join(e.choices[0].text for e in client.completions.create(**asked, stream=True)) == whole.choices[0].text
 
-    chat = dict(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=12, seed=4)
+    chat = dict(model="org/tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=12, seed=4)
     answer = client.chat.completions.create(**chat)
     assert answer.choices[0].message.role == "assistant" and answer.choices[0].message.content, answer
     pieces = list(client.chat.completions.create(**chat, stream=True, stream_options={"include_usage": True}))
@@ -40,7 +46,7 @@ with Server("--chat", "plain", "--name", "tiny", environment={"KVASIR_API_KEY": 
     except openai.AuthenticationError:
         pass
 
-    stream = client.completions.create(model="tiny", prompt="x", max_tokens=290, n=8, stream=True, seed=1)
+    stream = client.completions.create(model="org/tiny", prompt="x", max_tokens=290, n=8, stream=True, seed=1)
     next(iter(stream))
     stream.close()  # cancelled: the server ends the texts
     key = {"Authorization": "Bearer secret"}

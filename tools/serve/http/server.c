@@ -17,12 +17,14 @@ typedef enum MHD_Result result;
 typedef struct request {
   kva_server *server;
   kva_text body;
-  size_t size; /* of the body, also of what was dropped */
+  size_t size;       /* of the body, also of what was dropped */
+  const char *named; /* the name that the path ends with */
 } request;
 
 typedef struct route {
   const char *method, *path;
-  bool open; /* without a key */
+  bool open;  /* without a key */
+  bool names; /* the path goes on with a name */
   result (*answer)(request *r, struct MHD_Connection *c);
 } route;
 
@@ -149,13 +151,21 @@ static result chat_completions(request *r, struct MHD_Connection *c) {
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
+static json_t *model_of(const kva_server *s) {
+  const kva_server_options *o = &s->o;
+  return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s?}", "id", o->model, "object", "model", "created",
+                   (json_int_t)s->started, "owned_by", "kvasir", "max_model_len", (json_int_t)o->context, "chat_format",
+                   o->chat ? kva_chat_name(o->chat) : NULL);
+}
+
 static result models(request *r, struct MHD_Connection *c) {
-  const kva_server_options *o = &r->server->o;
-  return send_json(r->server, c, MHD_HTTP_OK,
-                   json_pack("{s:s, s:[{s:s, s:s, s:I, s:s, s:I, s:s?}]}", "object", "list", "data", "id", o->model,
-                             "object", "model", "created", (json_int_t)r->server->started, "owned_by", "kvasir",
-                             "max_model_len", (json_int_t)o->context, "chat_format",
-                             o->chat ? kva_chat_name(o->chat) : NULL));
+  return send_json(r->server, c, MHD_HTTP_OK, json_pack("{s:s, s:[o]}", "object", "list", "data", model_of(r->server)));
+}
+
+static result model(request *r, struct MHD_Connection *c) {
+  if (!strcmp(r->named, r->server->o.model)) return send_json(r->server, c, MHD_HTTP_OK, model_of(r->server));
+  return refuse(r->server, c, MHD_HTTP_NOT_FOUND, "invalid_request_error", "model_not_found",
+                "this server has no such model; /v1/models names its own");
 }
 
 static result health(request *r, struct MHD_Connection *c) {
@@ -180,13 +190,19 @@ static result page(request *r, struct MHD_Connection *c) {
   return send_response(r->server, c, MHD_HTTP_OK, "text/html; charset=utf-8", response);
 }
 
-static const route routes[] = {{"POST", "/v1/completions", false, completions},
-                               {"POST", "/v1/chat/completions", false, chat_completions},
-                               {"GET", "/v1/models", false, models},
-                               {"GET", "/metrics", false, metrics},
-                               {"GET", "/health", true, health},
-                               {"GET", "/", true, page}};
+static const route routes[] = {{"POST", "/v1/completions", .answer = completions},
+                               {"POST", "/v1/chat/completions", .answer = chat_completions},
+                               {"GET", "/v1/models", .answer = models},
+                               {"GET", "/v1/models/", .names = true, .answer = model},
+                               {"GET", "/metrics", .answer = metrics},
+                               {"GET", "/health", .open = true, .answer = health},
+                               {"GET", "/", .open = true, .answer = page}};
 enum { N_ROUTES = sizeof routes / sizeof *routes };
+
+static bool leads_to(const char *url, const route *r) {
+  size_t n = strlen(r->path);
+  return r->names ? !strncmp(url, r->path, n) && url[n] : !strcmp(url, r->path);
+}
 
 /* Takes the same time wherever the two differ. */
 static bool same_key(const char *given, const char *key) {
@@ -205,7 +221,7 @@ static result answer(request *r, struct MHD_Connection *c, const char *url, cons
   const route *found = NULL;
   bool path = false;
   for (size_t i = 0; i < N_ROUTES; i++) {
-    if (strcmp(routes[i].path, url)) continue;
+    if (!leads_to(url, &routes[i])) continue;
     path = true;
     if (!strcmp(routes[i].method, method)) found = &routes[i];
   }
@@ -217,6 +233,7 @@ static result answer(request *r, struct MHD_Connection *c, const char *url, cons
   if (!found->open && !may(r->server, c))
     return refuse(r->server, c, MHD_HTTP_UNAUTHORIZED, "invalid_request_error", "invalid_api_key",
                   "expected the header Authorization: Bearer KEY with this server's key");
+  r->named = url + strlen(found->path);
   return found->answer(r, c);
 }
 

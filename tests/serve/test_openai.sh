@@ -30,6 +30,15 @@ with Server("--chat", "plain", "--name", "org/tiny", environment={"KVASIR_API_KE
     chat = dict(model="org/tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=12, seed=4)
     answer = client.chat.completions.create(**chat)
     assert answer.choices[0].message.role == "assistant" and answer.choices[0].message.content, answer
+    for name, harmless, other in (("service_tier", "auto", None), ("parallel_tool_calls", True, None), ("tool_choice", "none", "required"),
+                                  ("top_logprobs", 0, 2), ("response_format", {"type": "text"}, {"type": "json_object"})):
+        assert client.chat.completions.create(**chat, **{name: harmless}).choices[0].message == answer.choices[0].message
+        try:
+            if other:
+                client.chat.completions.create(**chat, **{name: other})
+                raise SystemExit("no error: %s %s" % (name, other))
+        except openai.BadRequestError as e:
+            assert name in str(e), e
     pieces = list(client.chat.completions.create(**chat, stream=True, stream_options={"include_usage": True}))
     assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices) == answer.choices[0].message.content
     assert pieces[-1].usage.prompt_tokens == answer.usage.prompt_tokens

@@ -58,9 +58,17 @@ static bool is_one_of(const char *name, const char *const *names, size_t n) {
 
 /* Members that say nothing of the texts, or only what is so anyway. */
 static bool is_harmless(const char *name, const json_t *v) {
-  static const char *const notes[] = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key"};
+  static const char *const notes[] = {"user",
+                                      "metadata",
+                                      "store",
+                                      "service_tier",
+                                      "safety_identifier",
+                                      "prompt_cache_key",
+                                      "parallel_tool_calls"}; /* tools are refused */
   if (json_is_null(v) || is_one_of(name, notes, sizeof notes / sizeof *notes)) return true;
   if (!strcmp(name, "best_of")) return json_is_integer(v) && json_integer_value(v) == 1;
+  if (!strcmp(name, "top_logprobs")) return json_is_integer(v) && !json_integer_value(v);
+  if (!strcmp(name, "tool_choice")) return json_is_string(v) && strcmp(json_string_value(v), "required") != 0;
   if (!strcmp(name, "response_format")) {
     const char *type = json_string_value(json_object_get(v, "type"));
     return type && !strcmp(type, "text");

@@ -115,6 +115,7 @@ def refusals(s):
     refused(404, "does not exist", {"prompt": "a", "model": "x" + "\u00e9" * 99})  # a message has a part of it
     refused(404, "nothing here", None, "/v1/nothing", "GET")
     refused(405, "another method", None, "/v1/completions", "GET")
+    assert s.ask("HEAD", "/health") == (200, "") and s.ask("HEAD", "/v1/completions") == (405, "")
 
 
 def raw(s, data, wait=True):

@@ -220,6 +220,7 @@ static bool may(const kva_server *s, struct MHD_Connection *c) {
 static result answer(request *r, struct MHD_Connection *c, const char *url, const char *method) {
   const route *found = NULL;
   bool path = false;
+  if (!strcmp(method, MHD_HTTP_METHOD_HEAD)) method = MHD_HTTP_METHOD_GET; /* the library leaves the body out */
   for (size_t i = 0; i < N_ROUTES; i++) {
     if (!leads_to(url, &routes[i])) continue;
     path = true;

@@ -228,5 +228,6 @@ static int run(int argc, char **argv) {
   if (s->port > 65535) return misused("--port: expected a number below 65536");
   if (s->context < 2) return misused("--context: expected at least two tokens");
   if ((code = kva_cli_passes(&kva_verb_serve, &o.passes)) >= 0) return code;
+  if (s->max_texts > o.queue) s->max_texts = o.queue; /* more would never find room */
   return serve(path, &o);
 }

@@ -275,12 +275,14 @@ def silent_client():
 
 def full_queue_and_end():
     s = Server("--batch", "1", "--queue", "2", "--context", "2000")
-    assert s.ask("POST", "/v1/completions", {"prompt": "a", "n": 3})[0] == 429
+    status, text = s.ask("POST", "/v1/completions", {"prompt": ["a", "b", "c"]})  # nor later
+    assert status == 400 and "at most 2 texts" in text, (status, text)
     held = []
     for i in range(3):
         while s.metric("texts_waiting") > 1:
             time.sleep(0.001)
-        held.append(stream(s, "/v1/completions", prompt="a", max_tokens=400, seed=i))
+        held.append(stream(s, "/v1/completions", prompt="a", max_tokens=1000, seed=i))
+    assert s.ask("POST", "/v1/completions", {"prompt": "a", "n": 2})[0] == 429
     s.process.send_signal(signal.SIGTERM)
     for c, answer in held:
         assert list(events(answer))[-1]["choices"][0]["finish_reason"] in ("length", "stop")

@@ -54,8 +54,10 @@ cmp -s "$work/a" "$work/c" && fail "draws do not depend on the seed"
 draws one --seed 7
 sed -n '2,$p' "$work/a" | head -c 34 | cmp -s - <(head -c 34 "$work/one") || fail "the first of several texts is not the one text"
 draws k --seed 7 --top-k 1
+draws p --seed 7 --top-p 0
 draws greedy --temperature 0
 cmp -s "$work/k" "$work/greedy" || fail "--top-k 1 is not greedy"
+cmp -s "$work/p" "$work/greedy" || fail "--top-p 0 is not greedy"
 
 # Prompts of a file: a text is what it is alone, whatever runs beside it.
 printf 'the \nthe cat sat on \non\nmat. the cat sat \n' >"$work/prompts"

@@ -40,9 +40,9 @@ typedef struct kva_texts_options {
       {"--top-p",                                                                                               \
        NULL,                                                                                                    \
        "X",                                                                                                     \
-       KVA_OPTION_POSITIVE,                                                                                     \
+       KVA_OPTION_NOT_NEGATIVE,                                                                                 \
        &(o)->sampling.top_p,                                                                                    \
-       "only the likeliest tokens that together have this probability (1)"},                                    \
+       "only the likeliest tokens that together have this probability (1); 0: one"},                            \
       {"--min-p",                                                                                               \
        NULL,                                                                                                    \
        "X",                                                                                                     \

@@ -205,12 +205,14 @@ static void write_buffer(writer *w, const kva_plan_buffer *b, kva_buffer_desc *o
 }
 
 static const char *origin_of(writer *w, const kva_node *n) {
-  const char *result = n->n_results ? n->results[0].name : NULL;
+  const char *what = n->op->name, *result = n->n_results ? n->results[0].name : NULL;
   if (kva_is(n, KVA_OP_kernel)) {
     const char *name = ((const kva_kernel_attrs *)n->attrs)->name;
-    return kva_arena_printf(w->arena, "%s %s", name ? name : "kernel", result ? result : "");
+    what = name ? name : "kernel";
+  } else if (n->loc.node) {
+    result = n->loc.node;
   }
-  return kva_arena_printf(w->arena, "%s %s", n->op->name, n->loc.node ? n->loc.node : result ? result : "");
+  return kva_arena_printf(w->arena, "%s%s%s", what, result ? " " : "", result ? result : "");
 }
 
 /* A kernel that needs a shape symbol which no buffer's shape contains could never run. */

@@ -8,7 +8,7 @@ import json, sys
 profile, trace, page = json.load(open(sys.argv[1])), json.load(open(sys.argv[2])), open(sys.argv[3]).read()
 steps = profile["steps"]
 assert profile["runs"] == 5 and profile["low"] <= profile["seconds"] <= profile["high"], profile
-assert all(s["seconds"] >= 0 and s["bytes"] > 0 and s["nodes"] for s in steps), steps
+assert all(s["seconds"] >= 0 and s["bytes"] > 0 and s["nodes"] and s["nodes"] == s["nodes"].strip() for s in steps), steps
 assert sum(s["flops"] for s in steps) == float(sys.argv[4]), sum(s["flops"] for s in steps)
 assert profile["machine"]["flops"] > 1e8 and profile["machine"]["bytes"] > 1e8, profile["machine"]
 assert max(s["temporaries"] for s in steps) <= profile["memory"]["temporaries"], profile["memory"]

@@ -167,6 +167,16 @@ static int usage_error(const kva_usage *usage, const char *what, const char *arg
   return EXIT_USAGE;
 }
 
+/* before: the argument that precedes it, which may be an option that takes a value behind '=' alone. */
+static int unexpected(const kva_usage *usage, const kva_option *options, uint32_t n, const char *before,
+                      const char *arg) {
+  const kva_option *o = find_option(options, n, before, strlen(before));
+  if (!o || !is_choice(o)) return usage_error(usage, "unexpected argument", arg);
+  fprintf(stderr, "%s: unexpected argument '%s'; as the value of %s it is written %s=%s\nTry: %s --help\n",
+          usage->program, arg, o->name, o->name, arg, usage->program);
+  return EXIT_USAGE;
+}
+
 /* Takes one option at argv[*i] and advances *i past a separate value. Returns -1 on success. */
 static int take_option(const kva_usage *usage, const kva_option *options, uint32_t n, int argc, char **argv, int *i) {
   const char *arg = argv[*i], *equals = arg[1] == '-' ? strchr(arg, '=') : NULL;
@@ -202,7 +212,7 @@ int kva_options_parse(const kva_usage *usage, int argc, char **argv, const kva_o
       int code = take_option(usage, options, n_options, argc, argv, &i);
       if (code >= 0) return code;
     } else {
-      if (*n_positional == max_positional) return usage_error(usage, "unexpected argument", arg);
+      if (*n_positional == max_positional) return unexpected(usage, options, n_options, i ? argv[i - 1] : "", arg);
       positional[(*n_positional)++] = arg;
     }
   }

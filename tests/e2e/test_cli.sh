@@ -90,6 +90,8 @@ for command in "train models/mlp.kv" "show models/mlp.kv --train" "build models/
   says "--mesh data: expected data=N"
 done
 expect 2 train models/mlp.kv --resume
+expect 2 train models/mlp.kv --resume run/step.safetensors
+says "unexpected argument 'run/step.safetensors'; as the value of --resume it is written --resume=run/step.safetensors"
 expect 1 check "$work/absent.onnx"
 expect 0 check -- models/mlp.kv
 expect 0 check models/lm.kv -D preset=small --json

@@ -122,6 +122,19 @@ refused 2 'probabilities, at most 1' models/lm.kv --prompt x --top-p 2
 refused 1 'at least one token' models/lm.kv --prompt ''
 refused 1 'the model knows 8000 tokens' models/lm.kv --prompt x
 refused 1 'expected a model of tokens' tests/data/shift_conv.onnx --prompt x
+# Logits without a number give no token: the text ends there, and the others go on.
+cat >"$work/nan.kv" <<'KV'
+model nan (int32[B, T] tokens) => (float[B, T, 257] logits) {
+  param float[257, 257] embed ~ normal(1)
+  logits = kv.gather(embed, tokens) + kv.reshape <shape = [B, T, 1]> (kv.sqrt(kv.cast <to = float> (tokens) - 98))
+}
+KV
+printf 'a\nb\n' >"$work/ab"
+expect 1 generate "$work/nan.kv" --prompts "$work/ab" --tokens 1 --json
+says '"prompt":"a","index":0,"text":"","finish":"failed","prompt_tokens":1,"tokens":0}'
+says '"finish":"length","prompt_tokens":1,"tokens":1}'
+says "text 1: the model's logits after 1 tokens are not numbers"
+
 cat >"$work/later.kv" <<'KV'
 model later <d = 4> (int32[B, T] tokens) => (float[B, T, 257] logits) {
   param float[257, 257] embed ~ normal(1)

@@ -5,6 +5,7 @@
 #include "runtime/base/platform.h"
 #include "runtime/sequences.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -289,9 +290,19 @@ static void end(kva_engine *e, slot *s, kva_finish finish) {
   kva_completion_end(c, finish);
 }
 
-/* Draws the token after `logits`. */
+static bool has_number(const float *logits, int64_t n) {
+  int64_t i = 0;
+  while (i < n && isnan(logits[i])) i++;
+  return i < n;
+}
+
+/* Draws the token after `logits`; a text after which there is none to draw fails, others go on. */
 static void draw(kva_engine *e, slot *s, const float *logits) {
   kva_completion *c = s->c;
+  if (!has_number(logits, e->drawable)) {
+    end(e, s, KVA_FINISH_FAILED);
+    return;
+  }
   memcpy(e->row, logits, (size_t)e->vocabulary * sizeof *logits);
   kva_penalize(&c->sampling, e->row, e->drawable, c->prompt, c->prompt_tokens, c->drawn.data, c->drawn.n,
                (int32_t *)e->room);

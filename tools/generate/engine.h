@@ -36,7 +36,8 @@ int64_t kva_engine_free_slots(const kva_engine *e);
 /* Tokens that the model and the tokenizer have: the numbers below. */
 int64_t kva_engine_tokens(const kva_engine *e);
 /* Reads a chunk of a prompt, and makes a token of every text that is read. Texts with `cancelled` end. On failure all
- * texts end with KVA_FINISH_FAILED; diag has the reason. */
+ * texts end with KVA_FINISH_FAILED; diag has the reason. A text whose logits are all NaN ends with it alone, which is
+ * no failure of the step. */
 KVA_MUST_USE kva_status kva_engine_step(kva_engine *e, kva_diag *diag);
 
 typedef struct kva_engine_stats {

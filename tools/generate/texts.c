@@ -162,6 +162,16 @@ static void cancel(kva_texts *t) {
   for (int64_t i = 0; i < t->added; i++) atomic_store(&t->texts[i].cancelled, true);
 }
 
+static kva_status check_ended(const kva_texts *t) {
+  for (int64_t i = 0; i < t->added; i++) {
+    const kva_completion *c = &t->texts[i];
+    if (c->finish == KVA_FINISH_FAILED)
+      return kva_fail(t->diag, KVA_NOT_FINITE, NULL, "text %lld: the model's logits after %lld tokens are not numbers",
+                      (long long)i + 1, (long long)(c->prompt_tokens + c->tokens));
+  }
+  return KVA_OK;
+}
+
 static kva_status continue_texts(kva_texts *t) {
   if (t->n == 1 && !t->o->json) printf("%s%s", t->prompts.data[0].text, t->chat ? "\n" : ""), fflush(stdout);
   while (t->printed < t->n) {
@@ -173,7 +183,7 @@ static kva_status continue_texts(kva_texts *t) {
     KVA_TRY(kva_engine_step(t->engine, t->diag));
     print_ended(t);
   }
-  return kva_train_stopped() ? KVA_INTERRUPTED : KVA_OK;
+  return kva_train_stopped() ? KVA_INTERRUPTED : check_ended(t);
 }
 
 static double rate(int64_t tokens, double seconds) {

@@ -153,6 +153,7 @@ kva_status kva_export_loop(kva_export *e, const kva_node *n, const char *op_type
   KVA_TRY(write_body(e, n, &body));
   const char **in = KVA_NEW_ARRAY(e->arena, const char *, n_in);
   for (uint32_t i = 0; i < n_in; i++) in[i] = kva_export_in(e, n, i);
+  if (!in[1]) in[1] = ""; /* the checker of ONNX wants two inputs, named or not */
   kva_pb_node *p = kva_export_node(e, op_type, n_in, in, kva_export_result_name(e, n, 0));
   kva_export_graph(e, p, "body", body);
   name_results(e, n, p);

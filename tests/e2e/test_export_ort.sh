@@ -140,3 +140,45 @@ if "$python" -c 'import onnx' 2>/dev/null; then
 else
   echo "not checked: decoding, no onnx package"
 fi
+
+# ONNX models read, written and read by others: the checker takes them, and ONNX Runtime computes what it computed before.
+cat >"$work/again.py" <<'PY'
+"""again.py FOLDER: writes the models. again.py FOLDER NAME: compares NAME.onnx and NAME-again.onnx."""
+import sys
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+
+models = {
+    "loop": """(int64 M, float[2] x) => (float[?, 2] y) {
+        y = Loop (M, "") <body = b (int64 i, bool c) => (bool d, float[2] r) { d = Identity (c) n = Cast <to = 1> (i) r = Mul (x, n) }>
+    }""",
+}
+
+def run(path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
+    feeds = {x.name: np.arange(3, 3 + np.prod(x.shape), dtype=types[x.type]).reshape(x.shape) for x in session.get_inputs()}
+    return session.run(None, feeds)
+
+folder = sys.argv[1]
+if len(sys.argv) == 2:
+    for name, text in models.items():
+        onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {name} {text}'), f"{folder}/{name}.onnx")
+        print(name)
+    sys.exit()
+path = f"{folder}/{sys.argv[2]}"
+onnx.checker.check_model(onnx.load(f"{path}-again.onnx"), full_check=True)
+for a, b in zip(run(f"{path}.onnx"), run(f"{path}-again.onnx"), strict=True):
+    assert a.dtype == b.dtype and np.array_equal(a, b), (a, b)
+PY
+if "$python" -c 'import onnx' 2>/dev/null; then
+  for name in $("$python" "$work/again.py" "$work"); do
+    expect 0 export "$work/$name.onnx" -o "$work/$name-again.onnx"
+    "$python" "$work/again.py" "$work" "$name" || fail "$name: not the same again"
+  done
+fi

@@ -6,7 +6,13 @@
 #include "frontend/onnx_proto.h"
 
 /* Opset 21 and IR 10: supported by ONNX Runtime since 1.18, with every operator that a model needs. */
-enum { KVA_EXPORT_OPSET = 21, KVA_EXPORT_OPSET_CACHES = 24, KVA_EXPORT_OPSET_SHIFT = 27, KVA_EXPORT_IR = 10 };
+enum {
+  KVA_EXPORT_OPSET = 21,
+  KVA_EXPORT_OPSET_CACHES = 24,
+  KVA_EXPORT_OPSET_BITS = 26,
+  KVA_EXPORT_OPSET_SHIFT = 27,
+  KVA_EXPORT_IR = 10
+};
 
 typedef struct kva_export {
   kva_arena *arena;

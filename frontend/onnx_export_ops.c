@@ -96,6 +96,15 @@ static kva_status export_cast(kva_export *e, const kva_node *n, const char *op_t
   return KVA_OK;
 }
 
+/* Integers of one width keep their bits in a Cast, which all opsets have. */
+static kva_status export_bitcast(kva_export *e, const kva_node *n, const char *op_type) {
+  kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
+  bool integers = kva_dtype_is_int(from) && kva_dtype_is_int(to) && kva_dtype_bits(from) == kva_dtype_bits(to);
+  if (!integers && e->opset < KVA_EXPORT_OPSET_BITS) return cannot(e, n, "ONNX has it from opset 26 on: --opset 26");
+  kva_export_int(e, kva_export_like(e, n, integers ? "Cast" : op_type), "to", (int64_t)to);
+  return KVA_OK;
+}
+
 /* The operator's result has the type of its scale. */
 static kva_status export_dequantize(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_dequantize_attrs *a = n->attrs;

@@ -154,6 +154,7 @@ models = {
     "loop": """(int64 M, float[2] x) => (float[?, 2] y) {
         y = Loop (M, "") <body = b (int64 i, bool c) => (bool d, float[2] r) { d = Identity (c) n = Cast <to = 1> (i) r = Mul (x, n) }>
     }""",
+    "integers": "(uint8[2, 3] x, uint8[3, 2] w, uint8 p, uint8 q) => (int32[2, 2] y) { y = MatMulInteger (x, w, p, q) }",
 }
 
 def run(path):
@@ -161,7 +162,7 @@ def run(path):
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(uint8)": np.uint8}
     feeds = {x.name: np.arange(3, 3 + np.prod(x.shape), dtype=types[x.type]).reshape(x.shape) for x in session.get_inputs()}
     return session.run(None, feeds)
 

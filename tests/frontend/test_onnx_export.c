@@ -391,6 +391,29 @@ static void test_types_that_others_lack(void **unused) {
   trip_free(&t);
 }
 
+/* Of integers, others compute it in every opset. */
+static void test_bits(void **unused) {
+  (void)unused;
+  round_trip t = trip_create();
+  kva_value *x = kva_graph_add_input(t.f->graph, kva_type_scalar(t.m, KVA_U8), "x");
+  trip_return(&t, kva_build(&t.b, KVA_OP_bitcast, 1, &x, &(kva_bitcast_attrs){.to = KVA_I8}));
+  assert_int_equal(count_nodes(t.again, KVA_OP_cast), 1);
+  trip_free(&t);
+  t = trip_create();
+  x = kva_graph_add_input(t.f->graph, kva_type_scalar(t.m, KVA_F32), "x");
+  kva_value *y = kva_build(&t.b, KVA_OP_bitcast, 1, &x, &(kva_bitcast_attrs){.to = KVA_I32});
+  (void)kva_build_node(&t.b, KVA_OP_return, 1, &y, 0, NULL);
+  kva_export_form form = {.opset = 25};
+  assert_int_equal(kva_export_onnx_as(t.m, &form, t.path, NULL, NULL, t.diag), KVA_UNSUPPORTED);
+  assert_true(pk_has_message(t.diag, "kv.bitcast: ONNX has it from opset 26 on"));
+  kva_diag_clear(t.diag);
+  form.opset = 26;
+  assert_int_equal(kva_export_onnx_as(t.m, &form, t.path, NULL, NULL, t.diag), KVA_OK);
+  assert_int_equal(kva_load_model(t.path, NULL, t.diag, &t.again), KVA_OK);
+  assert_int_equal(count_nodes(t.again, KVA_OP_bitcast), 1);
+  trip_free(&t);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift),
                                      cmocka_unit_test(test_states),
@@ -399,6 +422,7 @@ int main(void) {
                                      cmocka_unit_test(test_pads_that_crop),
                                      cmocka_unit_test(test_slices_backwards),
                                      cmocka_unit_test(test_last_row),
-                                     cmocka_unit_test(test_types_that_others_lack)};
+                                     cmocka_unit_test(test_types_that_others_lack),
+                                     cmocka_unit_test(test_bits)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,8 @@
 #include "ops/cache_append.h"
 #include "ops/ids.h"
 
+#define NEEDS_26 "ONNX has it from opset 26 on: --opset 26"
+
 static kva_status same(kva_export *e, const kva_node *n, const char *op_type) {
   (void)kva_export_like(e, n, op_type);
   return KVA_OK;
@@ -100,7 +102,7 @@ static kva_status export_cast(kva_export *e, const kva_node *n, const char *op_t
 static kva_status export_bitcast(kva_export *e, const kva_node *n, const char *op_type) {
   kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
   bool integers = kva_dtype_is_int(from) && kva_dtype_is_int(to) && kva_dtype_bits(from) == kva_dtype_bits(to);
-  if (!integers && e->opset < KVA_EXPORT_OPSET_BITS) return cannot(e, n, "ONNX has it from opset 26 on: --opset 26");
+  if (!integers && e->opset < KVA_EXPORT_OPSET_26) return cannot(e, n, NEEDS_26);
   kva_export_int(e, kva_export_like(e, n, integers ? "Cast" : op_type), "to", (int64_t)to);
   return KVA_OK;
 }
@@ -171,6 +173,10 @@ static kva_status export_cumsum(kva_export *e, const kva_node *n, const char *op
   kva_export_int(e, p, "exclusive", a->exclusive);
   kva_export_int(e, p, "reverse", a->reverse);
   return kva_export_done(e, n, kva_export_out(p));
+}
+
+static kva_status export_cumprod(kva_export *e, const kva_node *n, const char *op_type) {
+  return e->opset < KVA_EXPORT_OPSET_26 ? cannot(e, n, NEEDS_26) : export_cumsum(e, n, op_type);
 }
 
 /* TopK gives the values first, which are not used. */
@@ -329,7 +335,6 @@ typedef struct export_row {
 
 #define TRAINING       "training graphs have no ONNX form here; export the inference module"
 #define MADE_BY_PASSES "passes make it for compiled code; export before passes"
-#define TOO_NEW        "ONNX has it only after the exported opset"
 
 #define NODE(op_type)                      same, op_type, NULL
 #define WRITE(function, op_type)           function, op_type, NULL

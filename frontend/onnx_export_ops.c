@@ -195,10 +195,25 @@ static kva_status export_top_k(kva_export *e, const kva_node *n, const char *op_
 
 /* ---- movement ---------------------------------------------------------------------------------------------------- */
 
+/* Types of less than 8 bits, which ONNX slices not and ONNX Runtime hardly moves, are moved as wider ones. */
+static bool is_narrow(const kva_node *n) {
+  return kva_dtype_bits(n->results[0].type->dtype) < 8;
+}
+
+static const char *wide_operand(kva_export *e, const kva_node *n) {
+  const char *x = kva_export_in(e, n, 0);
+  if (!is_narrow(n)) return x;
+  return kva_export_cast(e, x, kva_dtype_is_float(n->results[0].type->dtype) ? KVA_F32 : KVA_I8);
+}
+
+static kva_status wide_done(kva_export *e, const kva_node *n, const char *y) {
+  return kva_export_done(e, n, y && is_narrow(n) ? kva_export_cast(e, y, n->results[0].type->dtype) : y);
+}
+
 static kva_status export_reshape(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_reshape_attrs *a = n->attrs;
-  return kva_export_done(e, n, kva_export_reshape(e, kva_export_in(e, n, 0), a->shape.n, a->shape.v));
+  return wide_done(e, n, kva_export_reshape(e, wide_operand(e, n), a->shape.n, a->shape.v));
 }
 
 static kva_status export_expand(kva_export *e, const kva_node *n, const char *op_type) {
@@ -240,12 +255,9 @@ static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_
   }
   const char *from = kva_export_dims(e, x->rank, starts), *to = kva_export_dims(e, x->rank, ends);
   if (!from || !to) return KVA_UNSUPPORTED;
-  bool narrow = kva_dtype_bits(x->dtype) < 8; /* ONNX slices no such types */
-  const char *operand = kva_export_in(e, n, 0);
-  if (narrow) operand = kva_export_cast(e, operand, kva_dtype_is_float(x->dtype) ? KVA_F32 : KVA_I8);
-  const char *inputs[] = {operand, from, to, kva_export_i64s(e, x->rank, axes), kva_export_i64s(e, x->rank, steps)};
-  const char *y = kva_export_out(kva_export_node(e, op_type, 5, inputs, NULL));
-  return kva_export_done(e, n, narrow ? kva_export_cast(e, y, x->dtype) : y);
+  const char *inputs[] = {wide_operand(e, n), from, to, kva_export_i64s(e, x->rank, axes),
+                          kva_export_i64s(e, x->rank, steps)};
+  return wide_done(e, n, kva_export_out(kva_export_node(e, op_type, 5, inputs, NULL)));
 }
 
 /* NULL: an amount has no form in ONNX. */

@@ -155,6 +155,10 @@ models = {
         y = Loop (M, "") <body = b (int64 i, bool c) => (bool d, float[2] r) { d = Identity (c) n = Cast <to = 1> (i) r = Mul (x, n) }>
     }""",
     "integers": "(uint8[2, 3] x, uint8[3, 2] w, uint8 p, uint8 q) => (int32[2, 2] y) { y = MatMulInteger (x, w, p, q) }",
+    # ONNX Runtime does not reshape a zero point of 4 bits.
+    "narrow": """(float[4] x) => (float[4] y) <float[1] s = {0.5}, float[1] three = {3}> {
+        z = Cast <to = 22> (three) q = Cast <to = 22> (x) y = DequantizeLinear (q, s, z)
+    }""",
 }
 
 def run(path):

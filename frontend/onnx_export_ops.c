@@ -107,17 +107,22 @@ static kva_status export_bitcast(kva_export *e, const kva_node *n, const char *o
   return KVA_OK;
 }
 
-/* The operator's result has the type of its scale. */
+/* The operator's result has the type of its scale, which is no double. Where they differ it computes in float, which
+ * holds products of 8 bits by a scale of 16 bits. */
 static kva_status export_dequantize(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_dequantize_attrs *a = n->attrs;
   kva_dtype result = n->results[0].type->dtype, type = kva_operand_type(n, 1)->dtype;
+  if (result == KVA_F64 && (kva_dtype_bits(type) > 16 || kva_dtype_bits(kva_operand_type(n, 0)->dtype) > 8))
+    return cannot(e, n, "ONNX dequantises to no doubles; codes of 8 bits with scales of 16 bits would fit float");
+  kva_dtype computed = type == result ? type : KVA_F32;
   const char *zero = kva_operand(n, 2) ? kva_export_in(e, n, 2) : NULL, *scale = kva_export_in(e, n, 1);
-  if (type != result) scale = kva_export_cast(e, scale, result);
+  if (type != computed) scale = kva_export_cast(e, scale, computed);
   const char *in[] = {kva_export_in(e, n, 0), scale, zero};
   kva_pb_node *p = kva_export_node(e, op_type, zero ? 3 : 2, in, NULL);
   kva_export_int(e, p, "axis", a->axis);
   if (a->block) kva_export_int(e, p, "block_size", a->block);
-  return kva_export_done(e, n, kva_export_out(p));
+  const char *y = kva_export_out(p);
+  return kva_export_done(e, n, computed == result ? y : kva_export_cast(e, y, result));
 }
 
 /* ONNX's Mod of floats always truncates. */

@@ -418,6 +418,35 @@ static void test_bits_and_products(void **unused) {
   trip_free(&t);
 }
 
+/* DequantizeLinear has no doubles, and the type of its result is that of the scale: what a small scale of bfloat16
+ * would lose in float16 is kept. */
+static void test_types_of_scales(void **unused) {
+  (void)unused;
+  static const struct {
+    kva_dtype scale, result;
+    bool fits;
+  } cases[] = {{KVA_BF16, KVA_F64, true}, {KVA_F32, KVA_F64, false}, {KVA_BF16, KVA_F16, true}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    round_trip t = trip_create();
+    kva_value *in[] = {kva_graph_add_input(t.f->graph, kva_type_scalar(t.m, KVA_I8), "q"),
+                       kva_graph_add_input(t.f->graph, kva_type_scalar(t.m, cases[i].scale), "s")};
+    kva_value *y = kva_build(&t.b, KVA_OP_dequantize, 2, in, &(kva_dequantize_attrs){.to = cases[i].result});
+    if (cases[i].fits) {
+      trip_return(&t, y);
+      const kva_node *found = t.again->functions.data[0]->graph->first;
+      while (found && !kva_is(found, KVA_OP_dequantize)) found = found->next;
+      assert_non_null(found);
+      assert_int_equal(found->results[0].type->dtype, KVA_F32);
+      assert_int_equal(kva_graph_output(t.again->functions.data[0]->graph, 0)->type->dtype, cases[i].result);
+    } else {
+      (void)kva_build_node(&t.b, KVA_OP_return, 1, &y, 0, NULL);
+      assert_int_equal(kva_export_onnx(t.m, t.path, NULL, NULL, t.diag), KVA_UNSUPPORTED);
+      assert_true(pk_has_message(t.diag, "kv.dequantize: ONNX dequantises to no doubles"));
+    }
+    trip_free(&t);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift),
                                      cmocka_unit_test(test_states),
@@ -427,6 +456,7 @@ int main(void) {
                                      cmocka_unit_test(test_slices_backwards),
                                      cmocka_unit_test(test_last_row),
                                      cmocka_unit_test(test_types_that_others_lack),
-                                     cmocka_unit_test(test_bits_and_products)};
+                                     cmocka_unit_test(test_bits_and_products),
+                                     cmocka_unit_test(test_types_of_scales)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,7 +117,15 @@ static const char *write_sum(kva_export *e, const kva_expr *x) {
   return sum;
 }
 
-/* Floor division of extents, which are not negative, so ONNX's truncating Div agrees. */
+/* Floor division. ONNX's Div rounds to 0, which differs below 0; the remainder of its Mod has the sign of the divisor.
+ */
+static const char *write_quotient(kva_export *e, const kva_expr *x) {
+  int64_t low;
+  if (kva_expr_lower_bound(x->a, &low) && low >= 0) return write_pair(e, "Div", x->a, x->b);
+  const char *a = write_expr(e, x->a), *b = write_expr(e, x->b);
+  return a && b ? kva_export_2(e, "Div", kva_export_2(e, "Sub", a, kva_export_2(e, "Mod", a, b)), b) : NULL;
+}
+
 static const char *write_new_expr(kva_export *e, const kva_expr *x) {
   switch (x->kind) {
   case KVA_EXPR_SUM: return write_sum(e, x);
@@ -125,7 +133,7 @@ static const char *write_new_expr(kva_export *e, const kva_expr *x) {
     (void)kva_fail(e->diag, KVA_UNSUPPORTED, e->body_of ? &e->body_of->loc : NULL,
                    "ONNX export: symbol %s is not the extent of an input", x->name);
     return NULL;
-  case KVA_EXPR_DIV: return write_pair(e, "Div", x->a, x->b);
+  case KVA_EXPR_DIV: return write_quotient(e, x);
   case KVA_EXPR_MOD: return write_pair(e, "Mod", x->a, x->b);
   case KVA_EXPR_MIN: return write_pair(e, "Min", x->a, x->b);
   case KVA_EXPR_MAX: return write_pair(e, "Max", x->a, x->b);

@@ -159,6 +159,7 @@ models = {
     "narrow": """(float[4] x) => (float[4] y) <float[1] s = {0.5}, float[1] three = {3}> {
         z = Cast <to = 22> (three) q = Cast <to = 22> (x) y = DequantizeLinear (q, s, z)
     }""",
+    "centre": "(float[N] x) => (float[1] y) <int64[1] s = {1}> { y = CenterCropPad (x, s) }",
 }
 
 def run(path):
@@ -167,7 +168,10 @@ def run(path):
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(uint8)": np.uint8}
-    feeds = {x.name: np.arange(3, 3 + np.prod(x.shape), dtype=types[x.type]).reshape(x.shape) for x in session.get_inputs()}
+    feeds = {}
+    for x in session.get_inputs():
+        shape = [5 if isinstance(d, str) else d for d in x.shape]
+        feeds[x.name] = np.arange(3, 3 + np.prod(shape), dtype=types[x.type]).reshape(shape)
     return session.run(None, feeds)
 
 folder = sys.argv[1]

@@ -148,10 +148,24 @@ static kva_status export_where(kva_export *e, const kva_node *n, const char *op_
   return kva_export_done(e, n, kva_export_2(e, "Or", x, kva_export_2(e, "And", no, kva_export_in(e, n, 2))));
 }
 
+/* ONNX shifts unsigned integers. A number below 0 is shifted to the right as its complement. */
 static kva_status export_bit_shift(kva_export *e, const kva_node *n, const char *op_type) {
   bool left = ((const kva_bit_shift_attrs *)n->attrs)->left;
-  kva_export_string(e, kva_export_like(e, n, op_type), "direction", left ? "LEFT" : "RIGHT");
-  return KVA_OK;
+  const char *direction = left ? "LEFT" : "RIGHT", *x = kva_export_in(e, n, 0), *sign = NULL;
+  kva_dtype t = n->results[0].type->dtype;
+  if (kva_dtype_is_unsigned(t)) {
+    kva_export_string(e, kva_export_like(e, n, op_type), "direction", direction);
+    return KVA_OK;
+  }
+  if (!left) {
+    sign = kva_export_1(e, "Neg", kva_export_cast(e, kva_export_2(e, "Less", x, kva_export_scalar(e, t, 0)), t));
+    x = kva_export_2(e, "BitwiseXor", x, sign);
+  }
+  const char *in[] = {kva_export_cast(e, x, KVA_U64), kva_export_cast(e, kva_export_in(e, n, 1), KVA_U64)};
+  kva_pb_node *p = kva_export_node(e, op_type, 2, in, NULL);
+  kva_export_string(e, p, "direction", direction);
+  x = kva_export_cast(e, kva_export_out(p), t);
+  return kva_export_done(e, n, sign ? kva_export_2(e, "BitwiseXor", x, sign) : x);
 }
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */

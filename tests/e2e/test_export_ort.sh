@@ -93,6 +93,15 @@ model functions (
 KV
 check "$work/functions.kv" "B=2 T=5 S=9"
 
+# Shifts of signed numbers, which ONNX does not have.
+cat >"$work/shifts.kv" <<'KV'
+model shifts (int32[T] x) => (int32[T] left, int32[T] right) {
+  left = kv.bit_shift(kv.sub(x, 25), kv.min(x, 31))
+  right = kv.bit_shift <left = false> (kv.sub(x, 25), kv.min(x, 4))
+}
+KV
+check "$work/shifts.kv" "T=60"
+
 # Decoding: a prompt in two chunks, then token by token, with what was an output as the next input.
 cat >"$work/decode.py" <<'PY'
 """decode.py MODEL PROMPT TOKENS: the bytes that the model finds most probable after the prompt."""

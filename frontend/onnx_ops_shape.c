@@ -94,6 +94,22 @@ static kva_value *resolve_codes(kva_onnx_call *k, kva_value *codes) {
   return kva_onnx_where(b, rest, kva_div(b, all, known), codes);
 }
 
+/* Codes that are numbers beside others that data decides: extents above 0. A symbol in their place would not be known
+ * to be 1, which broadcasts. */
+static void keep_numbers(kva_onnx_call *k, const kva_value *codes, kva_dim *dims) {
+  const kva_node *n = codes->def;
+  uint32_t at = 0;
+  if (!n || !kva_is(n, KVA_OP_concat)) return;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_dims *part = kva_onnx_contents(k->c, kva_operand(n, i));
+    int64_t count = 0, v;
+    if (!kva_expr_is_const(kva_operand_type(n, i)->dims[0], &count)) return;
+    for (uint32_t j = 0; part && j < part->n; j++)
+      if (kva_expr_is_const(part->v[j], &v) && v > 0) dims[at + j] = part->v[j];
+    at += (uint32_t)count;
+  }
+}
+
 /* Extents that data decides are those of the codes, which cannot be told from extents then. */
 static kva_status reshape_by_data(kva_onnx_call *k, kva_value *codes) {
   if (codes->type->rank != 1 || codes->type->dtype != KVA_I64)
@@ -103,7 +119,10 @@ static kva_status reshape_by_data(kva_onnx_call *k, kva_value *codes) {
     return kva_onnx_fail(k, KVA_UNSUPPORTED,
                          "input 1 (shape) depends on data, and has no known number of at most %d elements",
                          KVA_ONNX_MAX_BOUND);
-  return kva_onnx_done(k, kva_reshape(k->b, kva_onnx_in(k, 0), dims->n, dims->v));
+  kva_dim extents[KVA_ONNX_MAX_BOUND];
+  memcpy(extents, dims->v, sizeof *extents * dims->n);
+  keep_numbers(k, codes, extents);
+  return kva_onnx_done(k, kva_reshape(k->b, kva_onnx_in(k, 0), dims->n, extents));
 }
 
 kva_status kva_onnx_reshape(kva_onnx_call *k) {

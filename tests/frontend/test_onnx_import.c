@@ -90,16 +90,27 @@ static void test_shape_arithmetic(void **unused) {
   kva_module_destroy(m);
 }
 
-/* Extents that an input gives are symbols that are bound at run time; axes must be known. */
+/* Extents that an input gives are symbols that are bound at run time, beside numbers, which may broadcast; axes must be
+ * known. */
 static void test_data_dependent_shape(void **unused) {
   (void)unused;
-  kva_text g = {0}, h = {0};
+  kva_text g = {0}, h = {0}, i = {0}, concat = pk_node("Concat", "s one", "all", "numbers");
   pk_sub(&g, 1, pk_node("Reshape", "x s", "y", "dynamic"));
   pk_sub(&g, 11, pk_value("x", 1, "6"));
   pk_sub(&g, 11, pk_value("s", 7, "2"));
   pk_sub(&g, 12, pk_value("y", 1, "?,?"));
   kva_module *m = load(pk_model(g, 17));
   expect_type(m, 0, "float[shape, shape_2]");
+  kva_module_destroy(m);
+  pk_sub(&concat, 5, pk_attr_int("axis", 0));
+  pk_sub(&i, 5, pk_i64s("one", 1, (int64_t[]){1}));
+  pk_sub(&i, 1, concat);
+  pk_sub(&i, 1, pk_node("Reshape", "x all", "y", "dynamic"));
+  pk_sub(&i, 11, pk_value("x", 1, "6"));
+  pk_sub(&i, 11, pk_value("s", 7, "2"));
+  pk_sub(&i, 12, pk_value("y", 1, "?,?,?"));
+  m = load(pk_model(i, 17));
+  expect_type(m, 0, "float[shape, shape_2, 1]");
   kva_module_destroy(m);
   pk_sub(&h, 1, pk_node("ReduceSum", "x s", "y", "dynamic"));
   pk_sub(&h, 11, pk_value("x", 1, "6,6"));

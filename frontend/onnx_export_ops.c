@@ -54,6 +54,15 @@ static kva_status export_dims(kva_export *e, const kva_node *n, const char *op_t
   return kva_export_done(e, n, v && a->scalar ? kva_export_reshape(e, v, 0, NULL) : v);
 }
 
+/* Shapes from here on read the symbol from the operand. */
+static kva_status export_bind(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
+  const kva_expr *symbol = ((const kva_bind_attrs *)n->attrs)->symbol.v[0], *one = kva_expr_const(e->m->exprs, 1);
+  const char *value = kva_export_reshape(e, kva_export_in(e, n, 0), 1, &one);
+  kva_map_set(e->dims, &symbol, sizeof symbol, (void *)(uintptr_t)value);
+  return KVA_OK;
+}
+
 static kva_status export_iota(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_iota_attrs *a = n->attrs;

@@ -169,6 +169,9 @@ models = {
         z = Cast <to = 22> (three) q = Cast <to = 22> (x) y = DequantizeLinear (q, s, z)
     }""",
     "centre": "(float[N] x) => (float[1] y) <int64[1] s = {1}> { y = CenterCropPad (x, s) }",
+    # Sizes that a run computes.
+    "kept": "(float[N] x) => (int64[1, M] y) <float four = {4}> { c = Greater (x, four) y = NonZero (c) }",
+    "asked": "(float x, int64[2] shape) => (float[A, B] y) { y = Expand (x, shape) }",
 }
 
 def run(path):

@@ -536,6 +536,15 @@ static outcome run_isolated(const char *path, const conform_options *o, case_res
   return code < 0 ? OUTCOME_FAIL : (outcome)code;
 }
 
+/* On one line whatever is in names: programs count lines. */
+static void print_line(FILE *out, const char *word, const char *path, const char *note, const char *why) {
+  fprintf(out, "%s ", word);
+  kva_print_escaped(path, out);
+  fprintf(out, "%s%s", note, *why ? ": " : "");
+  kva_print_escaped(why, out);
+  fputc('\n', out);
+}
+
 static void print_case(const char *path, outcome result, const char *why, const conform_options *o) {
   const char *word = outcome_name(result);
   if (o->json) {
@@ -547,7 +556,7 @@ static void print_case(const char *path, outcome result, const char *why, const 
     printf("%s}\n", t.data);
     kva_text_free(&t);
   } else if (o->verbose || result == OUTCOME_FAIL) {
-    printf("%s %s%s%s\n", word, path, *why ? ": " : "", why);
+    print_line(stdout, word, path, "", why);
   }
 }
 
@@ -661,7 +670,7 @@ static void print_summary(const summary *sum, const conform_options *o) {
 static int run_all(const paths *cases, const kva_map *expected, const conform_options *o) {
   summary sum = {.arena = kva_arena_create()};
   for (size_t i = 0; i < cases->n; i++) {
-    char why[1024];
+    char why[1024], word[32], note[4096];
     case_result found;
     outcome result = run_isolated(cases->v[i], o, &found, why, sizeof why);
     const char *wanted = expected ? expected_of(expected, cases->v[i]) : outcome_name(result);
@@ -669,8 +678,9 @@ static int run_all(const paths *cases, const kva_map *expected, const conform_op
     count(&sum, result, &found);
     if (!strcmp(wanted, outcome_name(result)) || (o->gradients && result == OUTCOME_SKIP)) continue;
     sum.unexpected++;
-    fprintf(stderr, "UNEXPECTED %s %s, which %s lists as %s: %s\n", outcome_name(result), cases->v[i], o->expected,
-            wanted, why);
+    snprintf(word, sizeof word, "UNEXPECTED %s", outcome_name(result));
+    snprintf(note, sizeof note, ", which %s lists as %s", o->expected, wanted);
+    print_line(stderr, word, cases->v[i], note, why);
   }
   print_summary(&sum, o);
   kva_arena_destroy(sum.arena);

@@ -35,6 +35,13 @@ says "$work/nowhere: no case found there"
 expect 2 conform "$suite/node/test_relu" --filter nothing
 says "no case found with --filter"
 
+# A case is one line, whatever it is called.
+odd=$work/odd$'\n'name
+relu_case "$odd"
+cp "$odd/test_data_set_0/input_0.pb" "$odd/test_data_set_0/output_0.pb"
+expect 1 conform "$odd"
+grep -qx "FAIL $work/odd.x0aname: .*" "$work/out" || fail "a name breaks the line"
+
 # The outputs of several cases have the same names.
 expect 2 conform "$suite" --filter node/test_r -o "$work/outputs"
 says "--output is for one case"

@@ -16,10 +16,20 @@ typedef struct settings {
 
 /* ---- help -------------------------------------------------------------------------------------------------------- */
 
+/* On one line whatever it is called, at least as wide as a column. */
+static void add_name(kva_text *text, const char *name) {
+  size_t start = text->len;
+  for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+    kva_text_add(text, *c < 0x20 || *c == 0x7f ? "\\x%02x" : "%c", *c);
+  while (!text->cut && text->len < start + 20) kva_text_add_bytes(text, " ", 1);
+}
+
 static void describe(const kva_program *p, const char *role, int32_t n, const int32_t *numbers, kva_text *text) {
   for (int32_t i = 0; i < n; i++) {
     const kva_buffer_desc *b = &p->buffers[numbers[i]];
-    kva_text_add(text, "  %-7s %-20s %s[", role, b->name, kva_dtype_name((kva_dtype)b->dtype));
+    kva_text_add(text, "  %-7s ", role);
+    add_name(text, b->name);
+    kva_text_add(text, " %s[", kva_dtype_name((kva_dtype)b->dtype));
     for (int32_t d = 0; d < b->rank; d++) {
       if (d) kva_text_add(text, ", ");
       kva_formula_print(&b->dims[d], p->symbols, text);

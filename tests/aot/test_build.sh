@@ -34,6 +34,12 @@ says "pin t: the model has no such symbol; it has: B, T"
 pins 1 --pin B=2 --pin T=16
 says "dimension 1 of input 'tokens' must be 16, found 17"
 
+# An input is one line of the help, whatever it is called.
+printf '%s\n' 'model m (float[2] "a\nb") => (float[2] y) { y = kv.relu("a\nb") }' >"$work/odd.kv"
+expect 0 build "$work/odd.kv" --exe -o "$work/odd"
+"$work/odd" --help >"$work/out"
+says 'input   a\x0ab               float[2]'
+
 # Weights in a file of their own, found beside the executable; a wrong one is noticed.
 mkdir "$work/w"
 expect 0 build models/lm.kv -D preset=small --exe --weights "$work/w/lm.safetensors" -o "$work/w/lm"

@@ -666,6 +666,16 @@ static void print_summary(const summary *sum, const conform_options *o) {
     print_steps(sum, o);
 }
 
+/* Of a whole suite: what is listed for no case is misspelt, or of another suite. */
+static void tell_unknown(const kva_map *expected, const paths *cases, const char *file) {
+  for (uint32_t i = 0; i < kva_map_len(expected); i++) {
+    size_t size, k = 0;
+    const char *name = kva_map_key_at(expected, i, &size);
+    while (k < cases->n && strcmp(kva_file_name(cases->v[k]), name) != 0) k++;
+    if (k == cases->n) fprintf(stderr, "kvasir conform: %s lists %s, which is no case here\n", file, name);
+  }
+}
+
 /* expected: what read_expected gave; NULL: every case is to pass or to be skipped. */
 static int run_all(const paths *cases, const kva_map *expected, const conform_options *o) {
   summary sum = {.arena = kva_arena_create()};
@@ -682,6 +692,7 @@ static int run_all(const paths *cases, const kva_map *expected, const conform_op
     snprintf(note, sizeof note, ", which %s lists as %s", o->expected, wanted);
     print_line(stderr, word, cases->v[i], note, why);
   }
+  if (expected && !o->filter) tell_unknown(expected, cases, o->expected);
   print_summary(&sum, o);
   kva_arena_destroy(sum.arena);
   return (expected ? sum.unexpected : sum.failed) ? EXIT_NO : EXIT_DONE;

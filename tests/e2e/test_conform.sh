@@ -42,6 +42,13 @@ cp "$odd/test_data_set_0/input_0.pb" "$odd/test_data_set_0/output_0.pb"
 expect 1 conform "$odd"
 grep -qx "FAIL $work/odd.x0aname: .*" "$work/out" || fail "a name breaks the line"
 
+# What a list says of no case is told, but not of one that a filter leaves out.
+printf '%s\n' 'FAIL test_mispelt it is' >"$work/wrong.txt"
+expect 1 conform "$odd" --expected "$work/wrong.txt"
+says "wrong.txt lists test_mispelt, which is no case here"
+expect 1 conform "$odd" --expected "$work/wrong.txt" --filter odd
+! grep -q mispelt "$work/out" || fail "a case outside of the filter is missed"
+
 # The outputs of several cases have the same names.
 expect 2 conform "$suite" --filter node/test_r -o "$work/outputs"
 says "--output is for one case"

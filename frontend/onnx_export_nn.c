@@ -77,12 +77,31 @@ kva_status kva_export_max_pool(kva_export *e, const kva_node *n, const char *op_
   return KVA_OK;
 }
 
+/* ceil_mode leaves out a window that would begin in the padding behind x. The shape inference of the exported opset
+ * counts it, so pads that end with the last window are written instead. false: this is not so, or not known. */
+static bool ends_with_window(const kva_node *n, const kva_avg_pool_attrs *a, int64_t *pads) {
+  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
+  uint32_t spatial = a->kernel.n;
+  bool counted = false;
+  for (uint32_t i = 0; i < spatial; i++) {
+    int64_t in, out, stride = entry(a->strides, i, 1), span = (a->kernel.v[i] - 1) * entry(a->dilations, i, 1) + 1;
+    if (!kva_expr_is_const(x->dims[i + 2], &in) || !kva_expr_is_const(y->dims[i + 2], &out)) return false;
+    pads[i] = entry(a->pads, i, 0);
+    int64_t needed = (out - 1) * stride + span - in - pads[i];
+    pads[spatial + i] = needed > 0 ? needed : 0;
+    counted |= entry(a->pads, spatial + i, 0) > needed;
+  }
+  return counted && a->ceil_mode && !a->count_include_pad;
+}
+
 kva_status kva_export_avg_pool(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_avg_pool_attrs *a = n->attrs;
+  int64_t pads[2 * KVA_MAX_RANK];
+  bool whole = ends_with_window(n, a, pads);
   kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_ints(e, p, "kernel_shape", a->kernel);
-  window_attrs(e, p, a->strides, a->pads, a->dilations);
-  kva_export_int(e, p, "ceil_mode", a->ceil_mode);
+  window_attrs(e, p, a->strides, whole ? (kva_ints){2 * a->kernel.n, pads} : a->pads, a->dilations);
+  kva_export_int(e, p, "ceil_mode", a->ceil_mode && !whole);
   kva_export_int(e, p, "count_include_pad", a->count_include_pad);
   return KVA_OK;
 }

@@ -374,6 +374,7 @@ typedef struct export_row {
 } export_row;
 
 #define TRAINING       "training graphs have no ONNX form here; export the inference module"
+#define RANDOM         "it draws numbers from a state, which ONNX has not"
 #define MADE_BY_PASSES "passes make it for compiled code; export before passes"
 
 #define NODE(op_type)                      same, op_type, NULL

@@ -134,14 +134,23 @@ static kva_status export_dequantize(kva_export *e, const kva_node *n, const char
   return kva_export_done(e, n, computed == result ? y : kva_export_cast(e, y, result));
 }
 
-/* ONNX's Mod of floats always truncates. */
+/* ONNX's Mod of floats truncates: the remainder is exact, and has the sign of x in the place of that of y. */
+static const char *floor_mod(kva_export *e, const char *x, const char *y, kva_dtype t) {
+  const char *zero = kva_export_scalar(e, t, 0), *in[] = {x, y};
+  kva_pb_node *p = kva_export_node(e, "Mod", 2, in, NULL);
+  kva_export_int(e, p, "fmod", 1);
+  const char *r = kva_export_out(p), *below = kva_export_2(e, "Less", y, zero);
+  const char *differ = kva_export_2(e, "Xor", kva_export_2(e, "Less", r, zero), below);
+  const char *signed_zero = kva_export_3(e, "Where", below, kva_export_scalar(e, t, -0.0), zero);
+  const char *z = kva_export_3(e, "Where", differ, kva_export_2(e, "Add", r, y), r);
+  return kva_export_3(e, "Where", kva_export_2(e, "Equal", r, zero), signed_zero, z);
+}
+
 static kva_status export_mod(kva_export *e, const kva_node *n, const char *op_type) {
   bool fmod = ((const kva_mod_attrs *)n->attrs)->fmod;
-  if (!fmod && kva_dtype_is_float(n->results[0].type->dtype)) {
-    const char *x = kva_export_in(e, n, 0), *y = kva_export_in(e, n, 1);
-    const char *quotient = kva_export_1(e, "Floor", kva_export_2(e, "Div", x, y));
-    return kva_export_done(e, n, kva_export_2(e, "Sub", x, kva_export_2(e, "Mul", y, quotient)));
-  }
+  kva_dtype t = n->results[0].type->dtype;
+  if (!fmod && kva_dtype_is_float(t))
+    return kva_export_done(e, n, floor_mod(e, kva_export_in(e, n, 0), kva_export_in(e, n, 1), t));
   kva_export_int(e, kva_export_like(e, n, op_type), "fmod", fmod);
   return KVA_OK;
 }

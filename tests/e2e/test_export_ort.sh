@@ -102,6 +102,15 @@ model shifts (int32[T] x) => (int32[T] left, int32[T] right) {
 KV
 check "$work/shifts.kv" "T=60"
 
+# Remainders of large numbers with the sign of the divisor, which ONNX does not have of floats.
+cat >"$work/remainders.kv" <<'KV'
+model remainders (float[T] x) => (float[T] up, float[T] down) {
+  up = kv.mod(kv.mul(x, 1.0e6), 3.1)
+  down = kv.mod(kv.mul(x, 1.0e6), -3.1)
+}
+KV
+check "$work/remainders.kv" "T=60"
+
 # Decoding: a prompt in two chunks, then token by token, with what was an output as the next input.
 cat >"$work/decode.py" <<'PY'
 """decode.py MODEL PROMPT TOKENS: the bytes that the model finds most probable after the prompt."""

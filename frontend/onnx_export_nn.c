@@ -1,5 +1,6 @@
 /* Exports contractions, windows, normalisations and losses as ONNX nodes. */
 #include "frontend/onnx_export.h"
+#include "ops/pool.h"
 
 /* ---- contraction and windows ------------------------------------------------------------------------------------- */
 
@@ -63,12 +64,31 @@ kva_status kva_export_conv_transpose(kva_export *e, const kva_node *n, const cha
   return KVA_OK;
 }
 
+/* ceil_mode leaves out a window that would begin in the padding behind x. The shape inference of the exported opset
+ * counts it, so pads that end with the last window are written instead. false: this is not so, or not known. */
+static bool ends_with_window(const kva_node *n, const kva_window *w, int64_t *pads) {
+  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
+  bool counted = false;
+  for (uint32_t i = 0; i < w->n; i++) {
+    int64_t in, out, span = (w->kernel[i] - 1) * w->dilation[i] + 1;
+    if (!kva_expr_is_const(x->dims[i + 2], &in) || !kva_expr_is_const(y->dims[i + 2], &out)) return false;
+    int64_t needed = (out - 1) * w->stride[i] + span - in - w->before[i];
+    pads[i] = w->before[i];
+    pads[w->n + i] = needed > 0 ? needed : 0;
+    counted |= w->after[i] > needed;
+  }
+  return w->ceil_mode && counted;
+}
+
 kva_status kva_export_max_pool(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_max_pool_attrs *a = n->attrs;
+  int64_t pads[2 * KVA_MAX_SPATIAL];
+  kva_window w = KVA_POOL_WINDOW(a);
+  bool whole = ends_with_window(n, &w, pads);
   kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_ints(e, p, "kernel_shape", a->kernel);
-  window_attrs(e, p, a->strides, a->pads, a->dilations);
-  kva_export_int(e, p, "ceil_mode", a->ceil_mode);
+  window_attrs(e, p, a->strides, whole ? (kva_ints){2 * w.n, pads} : a->pads, a->dilations);
+  kva_export_int(e, p, "ceil_mode", a->ceil_mode && !whole);
   if (!n->results[1].uses) return KVA_OK;
   kva_export_int(e, p, "storage_order", a->column_major);
   const char *indices = kva_export_result_name(e, n, 1);
@@ -77,30 +97,14 @@ kva_status kva_export_max_pool(kva_export *e, const kva_node *n, const char *op_
   return KVA_OK;
 }
 
-/* ceil_mode leaves out a window that would begin in the padding behind x. The shape inference of the exported opset
- * counts it, so pads that end with the last window are written instead. false: this is not so, or not known. */
-static bool ends_with_window(const kva_node *n, const kva_avg_pool_attrs *a, int64_t *pads) {
-  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
-  uint32_t spatial = a->kernel.n;
-  bool counted = false;
-  for (uint32_t i = 0; i < spatial; i++) {
-    int64_t in, out, stride = entry(a->strides, i, 1), span = (a->kernel.v[i] - 1) * entry(a->dilations, i, 1) + 1;
-    if (!kva_expr_is_const(x->dims[i + 2], &in) || !kva_expr_is_const(y->dims[i + 2], &out)) return false;
-    pads[i] = entry(a->pads, i, 0);
-    int64_t needed = (out - 1) * stride + span - in - pads[i];
-    pads[spatial + i] = needed > 0 ? needed : 0;
-    counted |= entry(a->pads, spatial + i, 0) > needed;
-  }
-  return counted && a->ceil_mode && !a->count_include_pad;
-}
-
 kva_status kva_export_avg_pool(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_avg_pool_attrs *a = n->attrs;
-  int64_t pads[2 * KVA_MAX_RANK];
-  bool whole = ends_with_window(n, a, pads);
+  int64_t pads[2 * KVA_MAX_SPATIAL];
+  kva_window w = KVA_POOL_WINDOW(a);
+  bool whole = !a->count_include_pad && ends_with_window(n, &w, pads);
   kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_ints(e, p, "kernel_shape", a->kernel);
-  window_attrs(e, p, a->strides, whole ? (kva_ints){2 * a->kernel.n, pads} : a->pads, a->dilations);
+  window_attrs(e, p, a->strides, whole ? (kva_ints){2 * w.n, pads} : a->pads, a->dilations);
   kva_export_int(e, p, "ceil_mode", a->ceil_mode && !whole);
   kva_export_int(e, p, "count_include_pad", a->count_include_pad);
   return KVA_OK;

@@ -179,8 +179,9 @@ models = {
     }""",
     "centre": "(float[N] x) => (float[1] y) <int64[1] s = {1}> { y = CenterCropPad (x, s) }",
     # The shape inference of opset 21 counts the window that would begin in the padding.
-    "windows": """(float[1, 1, 7, 5] x) => (float[1, 1, M, N] y) {
+    "windows": """(float[1, 1, 7, 5] x) => (float[1, 1, M, N] y, float[1, 1, M, N] z) {
         y = AveragePool <ceil_mode = 1, kernel_shape = [2, 3], pads = [1, 0, 1, 1], strides = [2, 2]> (x)
+        z = MaxPool <ceil_mode = 1, kernel_shape = [2, 3], pads = [1, 0, 1, 1], strides = [2, 2]> (x)
     }""",
     # Sizes that a run computes.
     "kept": "(float[N] x) => (int64[1, M] y) <float four = {4}> { c = Greater (x, four) y = NonZero (c) }",

@@ -216,10 +216,12 @@ static kva_status export_cumprod(kva_export *e, const kva_node *n, const char *o
   return e->opset < KVA_EXPORT_OPSET_26 ? cannot(e, n, NEEDS_26) : export_cumsum(e, n, op_type);
 }
 
-/* TopK gives the values first, which are not used. */
+/* TopK gives the values first, which are not used: of bfloat16, which opset 21 does not sort, float has the order. */
 static kva_status export_top_k(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_top_k_attrs *a = n->attrs;
-  const char *inputs[] = {kva_export_in(e, n, 0), kva_export_dims(e, 1, &a->count)};
+  bool narrow = kva_operand_type(n, 0)->dtype == KVA_BF16;
+  const char *x = kva_export_in(e, n, 0);
+  const char *inputs[] = {narrow ? kva_export_cast(e, x, KVA_F32) : x, kva_export_dims(e, 1, &a->count)};
   if (!inputs[1]) return KVA_INVALID;
   kva_pb_node *p = kva_export_node(e, op_type, 2, inputs, NULL);
   kva_export_int(e, p, "axis", a->axis);

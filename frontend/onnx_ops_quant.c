@@ -254,6 +254,13 @@ kva_status kva_onnx_qlinear_binary(kva_onnx_call *k) {
   return encode(k, kva_build2(k->b, (kva_op_id)k->arg, x, y), 6, code_type(k, 0));
 }
 
+kva_status kva_onnx_qlinear_where(kva_onnx_call *k) {
+  kva_value *x = NULL, *y = NULL;
+  KVA_TRY(decode(k, 1, &x));
+  KVA_TRY(decode(k, 4, &y));
+  return encode(k, kva_onnx_where(k->b, kva_onnx_in(k, 0), x, y), 7, code_type(k, 1));
+}
+
 kva_status kva_onnx_qlinear_sigmoid(kva_onnx_call *k) {
   kva_value *x = NULL;
   KVA_TRY(decode(k, 0, &x));

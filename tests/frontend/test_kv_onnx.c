@@ -275,13 +275,15 @@ static void nodes_of_codes(void **state) {
   (void)state;
   const char *const head =
       "<opset_import: [\"\" : 21, \"com.microsoft\" : 1]> g (float[%s] x) => (float[%s] y)\n"
-      "<float s = {0.5}, uint8 z = {10}, float t = {0.25}, uint8[2, 1] w = {12, 8}, int32[1] c = {4}>"
+      "<float s = {0.5}, uint8 z = {10}, float t = {0.25}, uint8[2, 1] w = {12, 8}, int32[1] c = {4}, bool[2] b = {1, 0}>"
       "{ q = QuantizeLinear (x, s, z) r = com.microsoft.%s y = DequantizeLinear (r, t, z) }";
   char text[512];
   snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearAdd (q, s, z, q, s, z, t, z)");
   ASSERT_RESULT(text, 2, -2.5);
   snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearMul (q, s, z, q, s, z, t, z)");
   ASSERT_RESULT(text, 1, 4);
+  snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearWhere (b, q, s, z, q, t, z, t, z)");
+  ASSERT_RESULT(text, 1, -1);
   snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearSigmoid (q, s, z, t, z)");
   ASSERT_RESULT(text, 0.75, 0);
   snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearLeakyRelu <alpha = 0.5> (q, s, z, t, z)");

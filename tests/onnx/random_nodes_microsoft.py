@@ -36,6 +36,15 @@ def qlinear_binary(r):
                 constants=all_constant(1, 2, 4, 5, 6, 7))
 
 
+@generator("QLinearWhere")
+def qlinear_where(r):
+    dtype, shape = r.pick(*BYTES), extents(r, empty=0)
+    operands = [r.tensor(r.broadcast(shape), bool)]
+    operands += codes(r, r.broadcast(shape), dtype) + codes(r, r.broadcast(shape), dtype)
+    return node(r.name, operands + [scales(r, [], "float32", 0.2, 0.6), whole(r, [], dtype)], steps=1,
+                constants=all_constant(2, 3, 5, 6, 7, 8))
+
+
 @generator("QLinearSigmoid", "QLinearLeakyRelu")
 def qlinear_unary(r):
     dtype = r.pick(*BYTES)

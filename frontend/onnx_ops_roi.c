@@ -9,7 +9,9 @@ typedef struct regions {
   kva_value *x, *rois; /* in arithmetic type */
   kva_dtype t;
   double scale;
-  int64_t out[2], samples; /* rows and columns of a result; samples along each axis of one of its cells */
+  int64_t out[2], samples; /* rows and columns of a result; samples along each axis of one of its cells, 0: by size */
+  kva_dim points[2];       /* samples along each axis of one cell: of the largest, where they depend on the size */
+  kva_value *own[2];       /* [R, 1]: how many of them a region has; NULL: all */
   bool half_pixel, largest;
 } regions;
 
@@ -31,31 +33,62 @@ static kva_value *extent_of(const regions *r, int64_t first, uint32_t axis, kva_
 
 /* ---- RoiAlign ---------------------------------------------------------------------------------------------------- */
 
-/* Neighbours of the sample points along an axis, [R, out * samples]: places and weights; 0 far outside. */
+/* Neighbours of the sample points along an axis, [R, out * points]: places and weights; 0 far outside. */
 typedef struct neighbours {
   kva_value *at[2], *weight[2];
+  kva_value *present; /* which points a region has; NULL: all */
 } neighbours;
+
+/* The extent of a region's cells along an axis, [R, 1]. */
+static kva_value *cell_of(const regions *r, uint32_t axis, kva_value **start) {
+  kva_builder *b = r->b;
+  kva_value *size = extent_of(r, 0, axis, start);
+  if (r->half_pixel)
+    *start = kva_sub(b, *start, num(r, 0.5));
+  else
+    size = kva_build2(b, KVA_OP_max, size, num(r, 1));
+  return kva_div(b, size, num(r, (double)r->out[axis]));
+}
+
+/* Without sampling_ratio a cell has a sample for each pixel that it extends over, or begins to. */
+static void count_samples(kva_onnx_call *k, regions *r, uint32_t axis) {
+  kva_builder *b = r->b;
+  kva_value *start = NULL, *own = kva_build1(b, KVA_OP_ceil, cell_of(r, axis, &start));
+  r->own[axis] = kva_build2(b, KVA_OP_max, own, num(r, 0));
+  kva_value *most = kva_reduce(b, KVA_OP_reduce_max, kva_cast(b, r->own[axis], KVA_I64), 2, (int64_t[]){0, 1}, false);
+  most = kva_build2(b, KVA_OP_max, most, kva_const_scalar(b, KVA_I64, 1));
+  const kva_dims *bound = kva_onnx_bind_elements(k->c, most, "samples");
+  r->points[axis] = bound ? bound->v[0] : kva_expr_const(b->m->exprs, 1);
+}
+
+/* Where the sample points lie, in cells from the start of the region. */
+static kva_value *places_in_cells(const regions *r, uint32_t axis, kva_value **present) {
+  kva_builder *b = r->b;
+  kva_dim all = kva_expr_muli(b->m->exprs, r->points[axis], r->out[axis]);
+  kva_value *i = kva_onnx_ramp(b, r->own[axis] ? KVA_I64 : r->t, 2, 1, all), *own = r->own[axis];
+  if (!own) return kva_div(b, kva_add(b, i, num(r, 0.5)), num(r, (double)r->samples));
+  kva_value *points = kva_dim_scalar(b, KVA_I64, r->points[axis]), *cell = kva_cast(b, kva_div(b, i, points), r->t);
+  i = kva_cast(b, kva_build2(b, KVA_OP_mod, i, points), r->t);
+  *present = kva_build2(b, KVA_OP_less, i, own);
+  own = kva_build2(b, KVA_OP_max, own, num(r, 1));
+  return kva_add(b, cell, kva_div(b, kva_add(b, i, num(r, 0.5)), own));
+}
 
 static neighbours neighbours_along(const regions *r, uint32_t axis) {
   kva_builder *b = r->b;
-  kva_dim extent = r->x->type->dims[axis + 2], points = kva_expr_const(b->m->exprs, r->out[axis] * r->samples);
-  kva_value *start = NULL, *size = extent_of(r, 0, axis, &start), *one = num(r, 1), *zero = num(r, 0);
-  if (r->half_pixel)
-    start = kva_sub(b, start, num(r, 0.5));
-  else
-    size = kva_build2(b, KVA_OP_max, size, one);
-  kva_value *i = kva_add(b, kva_onnx_ramp(b, r->t, 2, 1, points), num(r, 0.5));
-  kva_value *step = kva_div(b, kva_div(b, size, num(r, (double)r->out[axis])), num(r, (double)r->samples));
-  kva_value *p = kva_add(b, start, kva_mul(b, i, step)), *n = kva_dim_scalar(b, r->t, extent);
+  kva_dim extent = r->x->type->dims[axis + 2];
+  kva_value *start = NULL, *cell = cell_of(r, axis, &start), *one = num(r, 1), *zero = num(r, 0), *present = NULL;
+  kva_value *place = kva_mul(b, places_in_cells(r, axis, &present), cell);
+  kva_value *p = kva_add(b, start, place), *n = kva_dim_scalar(b, r->t, extent);
   kva_value *inside = kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_less_equal, num(r, -1), p),
                                  kva_build2(b, KVA_OP_less_equal, p, n));
   kva_value *last = kva_sub(b, n, one);
   p = kva_build2(b, KVA_OP_min, kva_build2(b, KVA_OP_max, p, zero), last);
   kva_value *low = kva_build1(b, KVA_OP_floor, p), *ratio = kva_sub(b, p, low);
   kva_value *high = kva_build2(b, KVA_OP_min, kva_add(b, low, one), last);
-  return (neighbours){
-      {kva_cast(b, low, KVA_I64), kva_cast(b, high, KVA_I64)},
-      {kva_onnx_where(b, inside, kva_sub(b, one, ratio), zero), kva_onnx_where(b, inside, ratio, zero)}};
+  return (neighbours){{kva_cast(b, low, KVA_I64), kva_cast(b, high, KVA_I64)},
+                      {kva_onnx_where(b, inside, kva_sub(b, one, ratio), zero), kva_onnx_where(b, inside, ratio, zero)},
+                      present};
 }
 
 /* [R, rows, columns, C]: the image at one neighbour of each axis, weighted. Channels are last, since all of them have
@@ -69,6 +102,15 @@ static kva_value *weighted(const regions *r, kva_value *flat, kva_value *first, 
   kva_value *weight =
       kva_mul(b, kva_onnx_unsqueeze(b, n[0].weight[row], 2, 1), kva_onnx_unsqueeze(b, n[1].weight[column], 1, 1));
   return kva_mul(b, kva_onnx_gather(b, flat, at, 0), kva_onnx_unsqueeze(b, weight, 3, 1));
+}
+
+/* y where a region has both the row and the column, else `absent`. */
+static kva_value *only_present(const regions *r, kva_value *y, const neighbours *n, double absent) {
+  kva_builder *b = r->b;
+  if (!n[0].present) return y;
+  kva_value *rows = kva_onnx_unsqueeze(b, n[0].present, 2, 2), *columns = kva_onnx_unsqueeze(b, n[1].present, 1, 1);
+  kva_value *both = kva_build2(b, KVA_OP_logical_and, rows, kva_onnx_unsqueeze(b, columns, 3, 1));
+  return kva_onnx_where(b, both, y, num(r, absent));
 }
 
 /* The four neighbours of each sample, added, or with mode max the largest of their weighted values. */
@@ -85,7 +127,18 @@ static kva_value *samples_of(const regions *r, kva_value *image_of) {
     kva_value *v = weighted(r, flat, first, n, i / 2, i % 2);
     y = !y ? v : r->largest ? kva_build2(b, KVA_OP_max, y, v) : kva_add(b, y, v);
   }
-  return y;
+  return only_present(r, y, n, r->largest ? -HUGE_VAL : 0);
+}
+
+/* y[R, rows, points, columns, points, C]: the largest or the mean of a cell's samples; of none, 0. */
+static kva_value *join_samples(const regions *r, kva_value *y) {
+  kva_builder *b = r->b;
+  const int64_t axes[] = {2, 4};
+  if (!r->own[0]) return kva_reduce(b, r->largest ? KVA_OP_reduce_max : KVA_OP_reduce_mean, y, 2, axes, false);
+  kva_value *count = kva_onnx_unsqueeze(b, kva_mul(b, r->own[0], r->own[1]), 2, 2), *zero = num(r, 0);
+  y = kva_reduce(b, r->largest ? KVA_OP_reduce_max : KVA_OP_reduce_sum, y, 2, axes, false);
+  if (!r->largest) y = kva_div(b, y, kva_build2(b, KVA_OP_max, count, num(r, 1)));
+  return kva_onnx_where(b, kva_build2(b, KVA_OP_equal, count, zero), zero, y);
 }
 
 static kva_status read_regions(kva_onnx_call *k, regions *r) {
@@ -101,8 +154,6 @@ static kva_status read_regions(kva_onnx_call *k, regions *r) {
                  .largest = !strcmp(mode, "max")};
   r->t = r->x->type->dtype;
   r->rois = kva_cast(k->b, kva_onnx_in(k, 1), r->t);
-  if (r->samples == 0)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "sampling_ratio 0: the number of samples depends on the regions");
   if (r->samples < 0 || r->out[0] < 1 || r->out[1] < 1 || (!r->largest && strcmp(mode, "avg") != 0))
     return kva_onnx_fail(k, KVA_INVALID, "mode '%s' for %lld x %lld cells of %lld samples", mode, (long long)r->out[0],
                          (long long)r->out[1], (long long)r->samples);
@@ -115,13 +166,14 @@ kva_status kva_onnx_roi_align(kva_onnx_call *k) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
   regions r;
   KVA_TRY(read_regions(k, &r));
-  kva_dim samples = kva_expr_const(e, r.samples), count = kva_onnx_dim(r.rois, 0);
+  r.points[0] = r.points[1] = kva_expr_const(e, r.samples);
+  for (uint32_t axis = 0; axis < 2 && !r.samples; axis++) count_samples(k, &r, axis);
+  kva_dim count = kva_onnx_dim(r.rois, 0);
   kva_value *image_of = b->assumes ? kva_assume(b, kva_onnx_in(k, 2), &count, "batch_indices") : kva_onnx_in(k, 2);
   kva_dim cells[6] = {
-      kva_onnx_dim(r.rois, 0), kva_expr_const(e, r.out[0]), samples, kva_expr_const(e, r.out[1]), samples,
+      kva_onnx_dim(r.rois, 0), kva_expr_const(e, r.out[0]), r.points[0], kva_expr_const(e, r.out[1]), r.points[1],
       kva_onnx_dim(r.x, 1)};
-  kva_value *y = kva_reshape(b, samples_of(&r, image_of), 6, cells);
-  y = kva_reduce(b, r.largest ? KVA_OP_reduce_max : KVA_OP_reduce_mean, y, 2, (const int64_t[]){2, 4}, false);
+  kva_value *y = join_samples(&r, kva_reshape(b, samples_of(&r, image_of), 6, cells));
   return kva_onnx_done(k, kva_cast(b, kva_transpose(b, y, (int64_t[]){0, 3, 1, 2}), kva_onnx_in(k, 0)->type->dtype));
 }
 

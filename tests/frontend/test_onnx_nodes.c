@@ -198,6 +198,19 @@ static void test_type_of_statistics(void **unused) {
         X(1, 4), X(2.5));
 }
 
+/* Without sampling_ratio a region of four columns has four samples, and one of two has two; the last one has none. */
+static void test_samples_of_regions(void **unused) {
+  (void)unused;
+  check(OPSET(16) "(float[1, 1, 1, 4] x) => (float[3, 1, 1, 1] y)"
+                  " <float[3, 4] r = {0, 0, 4, 1, 0, 0, 2, 1, 3, 1, 1, 0}, int64[3] at = {0, 0, 0}> {"
+                  " y = RoiAlign <sampling_ratio = 0> (x, r, at) }",
+        X(8, 0, 0, 0), X(2, 4, 0));
+  check(OPSET(16) "(float[1, 1, 1, 4] x) => (float[3, 1, 1, 1] y)"
+                  " <float[3, 4] r = {0, 0, 4, 1, 0, 0, 2, 1, 3, 1, 1, 0}, int64[3] at = {0, 0, 0}> {"
+                  " y = RoiAlign <mode = \"max\"> (x, r, at) }",
+        X(1, 3, 5, 2), X(5, 3, 0));
+}
+
 /* The window that ceil_mode adds ends behind the image. */
 static void test_last_window_of_lp_pool(void **unused) {
   (void)unused;
@@ -264,6 +277,7 @@ int main(void) {
       cmocka_unit_test(test_reflection_of_one_element),
       cmocka_unit_test(test_resize),
       cmocka_unit_test(test_type_of_statistics),
+      cmocka_unit_test(test_samples_of_regions),
       cmocka_unit_test(test_last_window_of_lp_pool),
       cmocka_unit_test(test_functions_of_gates),
       cmocka_unit_test(test_coupled_gates),

@@ -405,14 +405,14 @@ static kva_status read_nbits(kva_onnx_call *k, nbits *out) {
                  .depth = kva_onnx_int(k, "K", 0),
                  .bits = kva_onnx_int(k, "bits", 4),
                  .block = kva_onnx_int(k, "block_size", 0)};
-  if (out->bits != 4 && out->bits != 8)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "weights of %lld bits; expected 4 or 8", (long long)out->bits);
+  if (out->bits != 2 && out->bits != 4 && out->bits != 8)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "weights of %lld bits; expected 2, 4 or 8", (long long)out->bits);
   bool sane = out->n > 0 && out->depth > 0 && out->block >= 16 && out->n < INT32_MAX && out->depth < INT32_MAX &&
               out->block < INT32_MAX && (out->block & (out->block - 1)) == 0;
   if (!sane) return kva_onnx_fail(k, KVA_INVALID, "expected N and K above 0 and block_size a power of two from 16 on");
   if (kva_onnx_in(k, 4)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "g_idx: rows of weights in another order");
   out->blocks = (out->depth + out->block - 1) / out->block;
-  out->type = out->bits == 4 ? KVA_U4 : KVA_U8;
+  out->type = out->bits == 2 ? KVA_U2 : out->bits == 4 ? KVA_U4 : KVA_U8;
   return KVA_OK;
 }
 
@@ -436,8 +436,8 @@ kva_status kva_onnx_matmul_nbits(kva_onnx_call *k) {
   KVA_TRY(read_nbits(k, &w));
   kva_expr_ctx *e = kva_onnx_exprs(k);
   bool centred = !kva_onnx_in(k, 3);
-  if (centred) w.type = w.bits == 4 ? KVA_I4 : KVA_I8;
-  uint8_t flip = !centred ? 0 : w.bits == 4 ? 0x88 : 0x80;
+  if (centred) w.type = w.bits == 2 ? KVA_I2 : w.bits == 4 ? KVA_I4 : KVA_I8;
+  uint8_t flip = !centred ? 0 : w.bits == 2 ? 0xaa : w.bits == 4 ? 0x88 : 0x80;
   kva_value *q = codes_of(k, kva_onnx_in(k, 1), w.type, w.n, w.blocks * w.block, flip);
   if (!q)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "B: expected a constant of N * blocks * block_size * bits / 8 bytes");

@@ -273,10 +273,10 @@ static void fused_nodes(void **state) {
 /* Codes 12 and 6 for 1 and -2, and results in steps of 0.25 from -2.5 on. */
 static void nodes_of_codes(void **state) {
   (void)state;
-  const char *const head =
-      "<opset_import: [\"\" : 21, \"com.microsoft\" : 1]> g (float[%s] x) => (float[%s] y)\n"
-      "<float s = {0.5}, uint8 z = {10}, float t = {0.25}, uint8[2, 1] w = {12, 8}, int32[1] c = {4}, bool[2] b = {1, 0}>"
-      "{ q = QuantizeLinear (x, s, z) r = com.microsoft.%s y = DequantizeLinear (r, t, z) }";
+  const char *const head = "<opset_import: [\"\" : 21, \"com.microsoft\" : 1]> g (float[%s] x) => (float[%s] y)\n"
+                           "<float s = {0.5}, uint8 z = {10}, float t = {0.25}, uint8[2, 1] w = {12, 8}, int32[1] c = "
+                           "{4}, bool[2] b = {1, 0}>"
+                           "{ q = QuantizeLinear (x, s, z) r = com.microsoft.%s y = DequantizeLinear (r, t, z) }";
   char text[512];
   snprintf(text, sizeof text, head, "1, 2", "1, 2", "QLinearAdd (q, s, z, q, s, z, t, z)");
   ASSERT_RESULT(text, 2, -2.5);
@@ -327,18 +327,26 @@ static void refused_draws(void **state) {
   " float[2] s = {0.5, 2}, uint8[2] z = {3, 15}, float[2] bias = {1, 2}>\n"                                 \
   "{ y = com.microsoft.MatMulNBits <K = 3, N = 2, block_size = 16" scalars "> (x, b, s" inputs ") }"
 
+/* Codes 3 0 1 of 2 bits, with a zero point or centred at 2. */
+#define TWO_BITS(zero)                                                                        \
+  "<opset_import: [\"\" : 21, \"com.microsoft\" : 1]> g (float[1, 3] x) => (float[1, 1] y)\n" \
+  "<uint8[1, 1, 4] b = {147, 170, 170, 170}, float[1] s = {0.5}, uint8[1] z = {1}>\n"         \
+  "{ y = com.microsoft.MatMulNBits <K = 3, N = 1, bits = 2, block_size = 16> (x, b, s" zero ") }"
+
 static void weights_in_blocks(void **state) {
   (void)state;
   ASSERT_RESULT(NBITS(", bits = 4", ""), -3, -44);
   ASSERT_RESULT(NBITS(", accuracy_level = 4", ""), -3, -44);
   ASSERT_RESULT(NBITS(", bits = 4", ", z"), 2, -72);
   ASSERT_RESULT(NBITS("", ", , , bias"), -2, -42);
+  ASSERT_RESULT(TWO_BITS(""), 1);
+  ASSERT_RESULT(TWO_BITS(", z"), 2);
   ASSERT_RESULT("<opset_import: [\"\" : 21]> g (float[1, 3] x) => (float[1, 1] y)\n"
                 "<int8[3, 1] q = {1, 2, -3}, float[2, 1] s = {0.5, 2}>\n"
                 "{ w = DequantizeLinear <axis = 0, block_size = 2> (q, s) y = MatMul (x, w) }",
                 0.5 - 2 - 18);
   static const char *const refused[][2] = {
-      {NBITS(", bits = 3", ""), "weights of 3 bits; expected 4 or 8"},
+      {NBITS(", bits = 3", ""), "weights of 3 bits; expected 2, 4 or 8"},
       {NBITS("", ", , z"), "g_idx: rows of weights in another order"},
       {NBITS("", ", s"), "zero_points: expected a constant of packed uint8"},
       {NBITS(", bits = 8", ""), "B: expected a constant of N * blocks"},

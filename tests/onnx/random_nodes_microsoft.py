@@ -119,7 +119,7 @@ def qgemm(r):
 
 @generator("MatMulNBits")
 def matmul_nbits(r):
-    bits, block = r.pick(4, 4, 8), r.pick(16, 32, 64)
+    bits, block = r.pick(2, 4, 4, 8), r.pick(16, 32, 64)
     n, k, m = r.int(1, 20), r.pick(r.int(1, 70), 16 * r.int(1, 5)), r.int(1, 4)
     blocks = (k + block - 1) // block
     weights = r.ints([n, blocks, block * bits // 8], 0, 255, "uint8")

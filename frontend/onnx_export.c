@@ -75,13 +75,28 @@ static void reserve_output_names(kva_export *e, const kva_function *f, bool rese
     if (f->output_names[i]) kva_map_set_str(e->used_names, f->output_names[i], reserved ? e : NULL);
 }
 
-/* Types that ONNX introduced after the exported opset: float4, float8e8m0 and the 2-bit integers have the highest
- * codes. */
+/* The opset that introduced a type, and with it the version of the file's format. */
+typedef struct type_age {
+  int opset, ir;
+} type_age;
+
+static type_age age_of(kva_dtype t) {
+  switch (t) {
+  case KVA_F4E2M1: return (type_age){23, 11};
+  case KVA_F8E8M0: return (type_age){24, 12};
+  case KVA_U2:
+  case KVA_I2: return (type_age){25, 13};
+  default: return (type_age){KVA_EXPORT_OPSET, KVA_EXPORT_IR};
+  }
+}
+
 static kva_status check_dtype(kva_export *e, const kva_value *v, const kva_loc *loc) {
   kva_dtype t = v->type->dtype;
-  if (t <= KVA_I4) return KVA_OK;
-  return kva_fail(e->diag, KVA_UNSUPPORTED, loc, "ONNX export: %s is newer than the exported opset %d",
-                  kva_dtype_name(t), e->opset);
+  type_age age = age_of(t);
+  if (age.ir > e->ir) e->ir = age.ir;
+  if (age.opset <= e->opset) return KVA_OK;
+  return kva_fail(e->diag, KVA_UNSUPPORTED, loc, "ONNX export: %s is newer than the exported opset %d: --opset %d",
+                  kva_dtype_name(t), e->opset, age.opset);
 }
 
 static kva_status write_node(kva_export *e, const kva_node *n) {
@@ -129,7 +144,7 @@ static kva_pb_model *make_model(kva_export *e) {
   kva_pb_model *m = KVA_NEW(e->arena, kva_pb_model);
   onnx__model_proto__init(m);
   m->has_ir_version = true;
-  m->ir_version = KVA_EXPORT_IR;
+  m->ir_version = e->ir;
   m->producer_name = kva_arena_strdup(e->arena, "kvasir");
   m->producer_version = kva_arena_strdup(e->arena, KVA_VERSION);
   m->n_opset_import = e->functions.len ? 2 : 1;
@@ -171,6 +186,7 @@ kva_status kva_export_onnx_as(kva_module *m, const kva_export_form *form, const 
                   .m = m,
                   .f = form->function ? kva_module_find_function(m, form->function) : m->functions.data[0],
                   .opset = form->opset ? form->opset : KVA_EXPORT_OPSET,
+                  .ir = KVA_EXPORT_IR,
                   .state_data = state_data,
                   .state_user = user};
   e.graph = KVA_NEW(arena, kva_pb_graph);

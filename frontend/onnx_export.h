@@ -19,7 +19,7 @@ typedef struct kva_export {
   kva_diag *diag;
   kva_module *m;
   const kva_function *f; /* that is written */
-  int opset;
+  int opset, ir;         /* ir: the least that the types written so far need */
   kva_state_bytes state_data;
   void *state_user;
   kva_pb_graph *graph;

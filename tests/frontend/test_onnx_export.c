@@ -418,6 +418,27 @@ static void test_bits_and_products(void **unused) {
   trip_free(&t);
 }
 
+/* Types that ONNX got later need their opset, and the file says the version of the format that has them. */
+static void test_new_types(void **unused) {
+  (void)unused;
+  round_trip t = trip_create();
+  kva_value *x = kva_graph_add_input(t.f->graph, kva_type_scalar(t.m, KVA_F32), "x"), *y = kva_cast(&t.b, x, KVA_I2);
+  kva_export_form form = {.opset = 24};
+  kva_file file;
+  (void)kva_build_node(&t.b, KVA_OP_return, 1, &y, 0, NULL);
+  assert_int_equal(kva_export_onnx_as(t.m, &form, t.path, NULL, NULL, t.diag), KVA_UNSUPPORTED);
+  assert_true(pk_has_message(t.diag, "int2 is newer than the exported opset 24: --opset 25"));
+  kva_diag_clear(t.diag);
+  form.opset = 25;
+  assert_int_equal(kva_export_onnx_as(t.m, &form, t.path, NULL, NULL, t.diag), KVA_OK);
+  assert_int_equal(kva_file_map(t.path, t.diag, &file), KVA_OK);
+  assert_memory_equal(file.data, "\x08\x0d", 2); /* ir_version = 13 */
+  kva_file_unmap(&file);
+  assert_int_equal(kva_load_model(t.path, NULL, t.diag, &t.again), KVA_OK);
+  assert_int_equal(kva_graph_output(t.again->functions.data[0]->graph, 0)->type->dtype, KVA_I2);
+  trip_free(&t);
+}
+
 /* DequantizeLinear has no doubles, and the type of its result is that of the scale: what a small scale of bfloat16
  * would lose in float16 is kept. */
 static void test_types_of_scales(void **unused) {
@@ -457,6 +478,7 @@ int main(void) {
                                      cmocka_unit_test(test_last_row),
                                      cmocka_unit_test(test_types_that_others_lack),
                                      cmocka_unit_test(test_bits_and_products),
+                                     cmocka_unit_test(test_new_types),
                                      cmocka_unit_test(test_types_of_scales)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,6 +140,17 @@ static kva_pb_opset *new_opset(kva_export *e, const char *domain, int64_t versio
   return o;
 }
 
+static void write_properties(kva_export *e, kva_pb_model *m) {
+  m->metadata_props = KVA_NEW_ARRAY(e->arena, Onnx__StringStringEntryProto *, e->m->properties.len + 1);
+  for (uint32_t i = 0; i < e->m->properties.len; i++) {
+    Onnx__StringStringEntryProto *p = m->metadata_props[m->n_metadata_props++] =
+        KVA_NEW(e->arena, Onnx__StringStringEntryProto);
+    onnx__string_string_entry_proto__init(p);
+    p->key = kva_arena_strdup(e->arena, e->m->properties.data[i].key);
+    p->value = kva_arena_strdup(e->arena, e->m->properties.data[i].value);
+  }
+}
+
 static kva_pb_model *make_model(kva_export *e) {
   kva_pb_model *m = KVA_NEW(e->arena, kva_pb_model);
   onnx__model_proto__init(m);
@@ -158,6 +169,7 @@ static kva_pb_model *make_model(kva_export *e) {
   m->graph = e->graph;
   m->n_functions = e->functions.len;
   m->functions = e->functions.data;
+  write_properties(e, m);
   return m;
 }
 

@@ -499,6 +499,12 @@ static const kva_map *names_read(kva_import *im) {
   return read;
 }
 
+static void take_properties(kva_import *im) {
+  for (size_t i = 0; i < im->model->n_metadata_props; i++)
+    kva_module_add_property(im->m, kva_pb_str(im->model->metadata_props[i]->key),
+                            kva_pb_str(im->model->metadata_props[i]->value));
+}
+
 static kva_status import_graph(kva_import *im) {
   const kva_pb_graph *g = im->model->graph;
   kva_import_frame main = {.n_imports = im->model->n_opset_import, .imports = im->model->opset_import};
@@ -506,6 +512,7 @@ static kva_status import_graph(kva_import *im) {
   kva_function *f = kva_function_create(im->m, "main");
   im->m->name = kva_arena_strdup(im->m->arena, *kva_pb_str(g->name) ? g->name : "model");
   f->loc = im->loc;
+  take_properties(im);
   im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc, .assumes = true};
   im->tokens = kva_import_language_tokens(im, g);
   im->c.whole_texts = im->tokens != NULL;

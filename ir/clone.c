@@ -237,6 +237,8 @@ kva_module *kva_module_clone(const kva_module *m) {
   for (uint32_t i = 0; i < m->functions.len; i++) clone_function(&c, m->functions.data[i]);
   if (m->train) c.to->train = clone_train(&c, m->train);
   for (uint32_t i = 0; i < m->names.len; i++) clone_names(&c, m->names.data[i]);
+  for (uint32_t i = 0; i < m->properties.len; i++)
+    kva_module_add_property(c.to, m->properties.data[i].key, m->properties.data[i].value);
   c.to->mesh = m->mesh;
   c.to->next_value_id = m->next_value_id;
   c.to->next_node_id = m->next_node_id;

@@ -14,6 +14,11 @@ kva_module *kva_module_create(kva_diag *diag) {
   return m;
 }
 
+void kva_module_add_property(kva_module *m, const char *key, const char *value) {
+  kva_property property = {kva_arena_strdup(m->arena, key), kva_arena_strdup(m->arena, value)};
+  KVA_PUSH(m->arena, &m->properties, property);
+}
+
 void kva_module_destroy(kva_module *m) {
   if (!m) return;
   for (uint32_t i = 0; i < m->files.len; i++) kva_file_unmap(&m->files.data[i]);

@@ -214,6 +214,11 @@ static inline int64_t kva_mesh_processes(const kva_mesh *m) {
   return kva_mesh_extent(m->data) * kva_mesh_group(m);
 }
 
+/* What a file says of a model beside its graph, such as the names of its classes. */
+typedef struct kva_property {
+  const char *key, *value;
+} kva_property;
+
 struct kva_module {
   kva_arena *arena;
   kva_expr_ctx *exprs;
@@ -225,6 +230,7 @@ struct kva_module {
   kva_train_spec *train; /* NULL: inference only */
   kva_mesh mesh;         /* that training programs were made for (passes/train.c); not part of the text */
   KVA_VEC(kva_names *) names;
+  KVA_VEC(kva_property) properties; /* of the file that was read, for one that is exported; not part of the text */
   KVA_VEC(kva_file) files;          /* mapped files that constants refer to; owned */
   struct kva_string_table *strings; /* that the reference has met (runtime/base/external.h); NULL: none */
   uint32_t next_value_id, next_node_id;
@@ -235,6 +241,7 @@ struct kva_module {
 
 kva_module *kva_module_create(kva_diag *diag);
 void kva_module_destroy(kva_module *m);
+void kva_module_add_property(kva_module *m, const char *key, const char *value);
 kva_function *kva_function_create(kva_module *m, const char *name);
 kva_function *kva_module_find_function(const kva_module *m, const char *name);
 kva_graph *kva_graph_create(kva_module *m, kva_node *owner);

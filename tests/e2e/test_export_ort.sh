@@ -209,11 +209,15 @@ def run(path):
 folder = sys.argv[1]
 if len(sys.argv) == 2:
     for name, text in models.items():
-        onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {name} {text}'), f"{folder}/{name}.onnx")
+        model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {name} {text}')
+        onnx.helper.set_model_props(model, {"classes": f"of {name}", "empty": ""})
+        onnx.save(model, f"{folder}/{name}.onnx")
         print(name)
     sys.exit()
 path = f"{folder}/{sys.argv[2]}"
-onnx.checker.check_model(onnx.load(f"{path}-again.onnx"), full_check=True)
+again = onnx.load(f"{path}-again.onnx")
+onnx.checker.check_model(again, full_check=True)
+assert {p.key: p.value for p in again.metadata_props} == {"classes": f"of {sys.argv[2]}", "empty": ""}, again.metadata_props
 for a, b in zip(run(f"{path}.onnx"), run(f"{path}-again.onnx"), strict=True):
     assert a.dtype == b.dtype and np.array_equal(a, b), (a, b)
 PY

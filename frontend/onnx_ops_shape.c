@@ -91,7 +91,8 @@ static kva_value *resolve_codes(kva_onnx_call *k, kva_value *codes) {
   kva_value *rest = kva_build2(b, KVA_OP_equal, codes, kva_neg(b, one));
   kva_value *known = kva_reduce(b, KVA_OP_reduce_prod, kva_onnx_where(b, rest, one, codes), 1, &axis, false);
   kva_value *all = kva_dim_scalar(b, KVA_I64, kva_type_elements(b->m, t));
-  return kva_onnx_where(b, rest, kva_div(b, all, known), codes);
+  kva_value *divisor = kva_build2(b, KVA_OP_max, known, one); /* exported, a division by 0 may end a run elsewhere */
+  return kva_onnx_where(b, rest, kva_div(b, all, divisor), codes);
 }
 
 /* Codes that are numbers beside others that data decides: extents above 0. A symbol in their place would not be known

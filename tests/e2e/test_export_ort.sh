@@ -192,6 +192,9 @@ models = {
     # Sizes that a run computes.
     "kept": "(float[N] x) => (int64[1, M] y) <float four = {4}> { c = Greater (x, four) y = NonZero (c) }",
     "asked": "(float x, int64[2] shape) => (float[A, B] y) { y = Expand (x, shape) }",
+    "emptied": """(float[2, 0] x, int64[2] shape) => (float[A, B] y) <int64[2] most = {3, 0}> {
+        s = Min (shape, most) y = Reshape <allowzero = 1> (x, s)
+    }""",
 }
 
 def run(path):

@@ -3,8 +3,10 @@
  *   vpdpbusd    x86 that has it (AVX-512 VNNI, AVX-VNNI)
  *   usdot       aarch64 that has it (FEAT_I8MM)
  *   sdot        aarch64 with FEAT_DotProd alone: x - 128 has a sign, and 128 y is taken from y alone
+ *   vpmaddubsw  on other x86 with AVX2 whose unsigned bytes a mask keeps below 128: its sums of two products saturate,
+ *               but 2 * 127 * 128 fits 16 bits
  *   vpmaddwd    on other x86: bytes of even and of odd number become elements of 16 bits, whose products are added in
- *               pairs. Exact: 2 * 255 * 128 is far from what 32 bits hold. vpmaddubsw would do with one, but saturates
+ *               pairs. Exact: 2 * 255 * 128 is far from what 32 bits hold
  *   sadalp      on other aarch64: elements of 16 bits as above, which hold a product (255 * -128 >= -2^15), and are
  *               added in pairs
  *   otherwise   four multiplications
@@ -57,6 +59,32 @@ static LLVMValueRef by_pairs(kva_emit *e, const char *name, LLVMValueRef *v, uns
   LLVMValueRef first = kva_ll_intrinsic(e, name, 0, NULL, 2, even);
   LLVMValueRef second = kva_ll_intrinsic(e, name, 0, NULL, 2, odd);
   return LLVMBuildAdd(e->b, LLVMBuildAdd(e->b, v[2], first, ""), second, "");
+}
+
+/* ---- small bytes ------------------------------------------------------------------------------------------------- */
+
+static const char *bytes_instruction(unsigned lanes) {
+  switch (lanes) {
+  case 8: return "llvm.x86.avx2.pmadd.ub.sw";
+  case 16: return "llvm.x86.avx512.pmaddubs.w.512";
+  default: return NULL;
+  }
+}
+
+/* A mask leaves no byte of v above 127, so that two products of such bytes by those with a sign fit 16 bits. */
+static bool are_small(LLVMValueRef v) {
+  if (!LLVMIsAInstruction(v) || LLVMGetInstructionOpcode(v) != LLVMAnd) return false;
+  LLVMValueRef mask = LLVMGetOperand(v, 1);
+  if (kva_ll_is_vector(v)) mask = LLVMIsConstant(mask) ? LLVMGetAggregateElement(mask, 0) : NULL;
+  return mask && LLVMIsAConstantInt(mask) && !(LLVMConstIntGetZExtValue(mask) & 0x80808080);
+}
+
+static LLVMValueRef by_bytes(kva_emit *e, const char *bytes, const char *pairs, LLVMValueRef *v, unsigned lanes) {
+  LLVMTypeRef type = LLVMVectorType(LLVMInt8TypeInContext(e->ctx), 4 * lanes);
+  LLVMTypeRef halves = LLVMVectorType(LLVMInt16TypeInContext(e->ctx), 2 * lanes);
+  LLVMValueRef in[] = {LLVMBuildBitCast(e->b, v[0], type, ""), LLVMBuildBitCast(e->b, v[1], type, "")};
+  LLVMValueRef sums[] = {kva_ll_intrinsic(e, bytes, 0, NULL, 2, in), kva_ll_int(halves, 1)};
+  return LLVMBuildAdd(e->b, v[2], kva_ll_intrinsic(e, pairs, 0, NULL, 2, sums), "");
 }
 
 /* ---- aarch64 ----------------------------------------------------------------------------------------------------- */
@@ -119,8 +147,10 @@ LLVMValueRef kva_ll_dot4(kva_emit *e, LLVMValueRef *v) {
   }
   const char *one = kva_target_has(t, KVA_TARGET_DOT4) ? one_instruction(lanes) : NULL;
   const char *two = kva_target_has(t, KVA_TARGET_PAIRS) ? pairs_instruction(lanes) : NULL;
+  const char *bytes = two && are_small(v[0]) ? bytes_instruction(lanes) : NULL;
   LLVMValueRef args[] = {v[2], v[0], v[1]};
   if (one) return kva_ll_intrinsic(e, one, 0, NULL, 3, args);
+  if (bytes) return by_bytes(e, bytes, two, v, lanes);
   return two ? by_pairs(e, two, v, lanes) : by_products(e, v);
 }
 

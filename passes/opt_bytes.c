@@ -14,7 +14,7 @@
  *
  * Algorithm: one sweep; products that read the same x share its codes, but each has a dequantize of its own, which its
  * kernel takes. Requires: folding before. Breaks: nothing; pass pack, which follows, stores weights as unsigned words.
- * Only where the CPU multiplies bytes by one instruction: the option permits, it does not demand. */
+ * Only where the CPU is fast at sums of products of bytes: the option permits, it does not demand. */
 #include "ops/matmul.h"
 #include "passes/passes_internal.h"
 
@@ -93,19 +93,28 @@ static void round_factor(kva_module *m, kva_map *done, kva_node *n, int64_t bloc
   kva_node_set_operand(n, 0, kva_build(&b, KVA_OP_dequantize, 2, (kva_value *[]){c.codes, c.scale}, &attrs));
 }
 
-static bool permits(const kva_target *t) {
-  return t && t->byte_math && (kva_target_has(t, KVA_TARGET_DOT4) || kva_target_has(t, KVA_TARGET_DOT4_SIGNED));
+/* Whether the CPU sums products of bytes in fewer instructions than floats: vpmaddubsw of AVX2 does so of small codes
+ * (codegen/llvm_dot.c), where unpacking these is not shared by many rows. */
+static bool pays(const kva_target *t, const kva_node *n) {
+  enum { AVX2 = 32 };
+  if (kva_target_has(t, KVA_TARGET_DOT4) || kva_target_has(t, KVA_TARGET_DOT4_SIGNED)) return true;
+  const kva_node *w = kva_operand(n, 1)->def;
+  int64_t rows = 0;
+  bool small = kva_dtype_bits(kva_operand_type(w, 0)->dtype) < 8;
+  if (kva_expr_is_const(kva_matmul_get(n).M, &rows) && rows > KVA_FEW_ROWS) return false;
+  return small && kva_target_has(t, KVA_TARGET_PAIRS) && t->vector_bytes >= AVX2;
 }
 
 kva_status kva_opt_bytes(kva_module *m, const kva_pass_options *options, bool *changed) {
-  if (kva_for_gpu(options) || !permits(options->target)) return KVA_OK;
+  const kva_target *t = options->target;
+  if (kva_for_gpu(options) || !t || !t->byte_math) return KVA_OK;
   kva_arena *scratch = kva_arena_create();
   kva_graphs graphs = kva_program_graphs(m, scratch);
   for (uint32_t g = 0; g < graphs.len; g++) {
     kva_map *done = kva_map_create(scratch);
     for (kva_node *n = graphs.data[g]->first; n; n = n->next) {
       int64_t block = block_of(n);
-      if (!block) continue;
+      if (!block || !pays(t, n)) continue;
       round_factor(m, done, n, block);
       *changed = true;
     }

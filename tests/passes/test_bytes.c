@@ -4,6 +4,7 @@
 #include "ops/ids.h"
 #include "ops/matmul.h"
 #include "passes/passes_internal.h"
+#include "runtime/base/cpu.h"
 #include "tests/support/evaluate.h"
 #include "tests/support/target.h"
 
@@ -75,10 +76,11 @@ static kva_module *make(const form *f, kva_diag *diag) {
   return m;
 }
 
-/* vector_bits: 0: this CPU's. */
-static kva_compile_options with_bytes(int vector_bits) {
+/* cpu: NULL: this one; vector_bits: 0: the CPU's. */
+static kva_compile_options with_bytes(const char *cpu, int vector_bits) {
   kva_compile_options options = {.target = test_target(1, NULL)};
   options.target.byte_math = true;
+  options.target.cpu = cpu;
   options.target.vector_bits = vector_bits;
   return options;
 }
@@ -103,10 +105,10 @@ static uint32_t byte_products(const kva_graph *g) {
   return n_products;
 }
 
-static void check(const form *f, const kva_target *t, int vector_bits) {
+static void check(const form *f, const kva_target *t, const char *cpu, int vector_bits) {
   static const eval_size sizes[][2] = {{{"M", 1}}, {{"M", 5}}, {{"M", 9}}, {{"M", 30}}};
   kva_diag *diag = kva_diag_create();
-  kva_compile_options options = with_bytes(vector_bits);
+  kva_compile_options options = with_bytes(cpu, vector_bits);
   kva_compiled *c = NULL;
   kva_ref_tensor *first = NULL;
   evaluated kept[4];
@@ -131,7 +133,7 @@ static void check(const form *f, const kva_target *t, int vector_bits) {
 /* false: this CPU multiplies no bytes by one instruction. */
 static bool has_bytes(kva_target *out) {
   kva_diag *diag = kva_diag_create();
-  kva_compile_options options = with_bytes(0);
+  kva_compile_options options = with_bytes(NULL, 0);
   assert_int_equal(kva_codegen_describe(&options.target, diag, out), KVA_OK);
   kva_diag_destroy(diag);
   return kva_target_has(out, KVA_TARGET_DOT4) || kva_target_has(out, KVA_TARGET_DOT4_SIGNED);
@@ -144,9 +146,21 @@ static void test_forms(void **state) {
     print_message("skipped: this CPU has no sum of products of bytes\n");
     skip();
   }
-  for (int i = 0; i < FORMS; i++) check(&forms[i], &t, 0);
-  check(&forms[0], &t, 128);
-  check(&forms[FORMS - 1], &t, 128);
+  for (int i = 0; i < FORMS; i++) check(&forms[i], &t, NULL, 0);
+  check(&forms[0], &t, NULL, 128);
+  check(&forms[FORMS - 1], &t, NULL, 128);
+}
+
+/* A CPU without such an instruction has one that sums products of small bytes: codes of 4 bits, and few rows. */
+static void test_small_bytes(void **state) {
+  (void)state;
+  if (!(kva_cpu_features() & KVA_CPU_AVX2)) {
+    print_message("skipped: this CPU has no AVX2\n");
+    skip();
+  }
+  const kva_target t = {.kind = KVA_TARGET_CPU, .features = KVA_TARGET_PAIRS, .vector_bytes = 32, .byte_math = true};
+  for (int i = 0; i < FORMS; i++)
+    if (kva_dtype_bits(forms[i].codes) == 4 && forms[i].rows <= KVA_FEW_ROWS) check(&forms[i], &t, "x86-64-v3", 0);
 }
 
 /* Without the option, and where a block is no multiple of what a kernel takes, factors stay floats. */
@@ -167,6 +181,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_small_bytes),
+                                     cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,7 @@ kva_contraction kva_contract_of(kva_lower *l, const kva_node *n) {
 }
 
 kva_kval kva_contract_multiply(const kva_contraction *c, kva_kval a, kva_kval b, kva_kval sum) {
+  if (c->b_mask) b = kva_k2(c->l->kb, KVA_K_and, b, kva_k_const_i(c->l->kb, KVA_I32, c->b_mask));
   if (c->byte_blocks) return kva_k_op(c->l->kb, KVA_K_dot4, b, a, sum);
   if (!c->words) return kva_lower_multiply_add(c->l, a, b, sum);
   if (c->type == KVA_F32) return kva_k_op(c->l->kb, KVA_K_dot2, a, b, sum);

@@ -55,8 +55,10 @@ struct kva_contraction {
   kva_kval (*b_zero)(const kva_contraction *c, const kva_contract_at *at);
   /* CPU: factors are bytes in blocks (kva_matmul_byte_block). A step is a word of four bytes of each, factor_block
    * counts steps, and sums of a block are int32: a and b_rest are words, b_zero is one of bytes, in int32, and a
-   * block's sum is times both factors. b is not there. a_byte: of a step that counts bytes, in int32. */
+   * block's sum is times both factors. b is not there. a_byte: of a step that counts bytes, in int32. b_mask: of the
+   * bits that bytes of b have, for a target whose product of small bytes is shorter; else 0. */
   bool byte_blocks;
+  int64_t b_mask;
   kva_kval (*a_byte)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*a_factor)(const kva_contraction *c, const kva_contract_at *at);
   /* Part of the batch has products (NULL: always); without, its results are 0. */

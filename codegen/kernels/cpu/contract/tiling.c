@@ -90,7 +90,7 @@ static extents extents_of(const kva_contraction *c) {
 
 static double step_cycles(const kva_contraction *c, int64_t rows, int64_t vectors) {
   double rest = c->across_rows ? VECTOR_CYCLES * (double)vectors : STREAM_CYCLES * (double)rows;
-  return kva_contract_step_cycles(c->l->target, c->type, rows, vectors) + rest;
+  return kva_contract_step_cycles(c->l->target, kva_contract_block_type(c), rows, vectors) + rest;
 }
 
 /* Cycles of a step of all tiles; where rows are not known, of a row in full tiles. */
@@ -136,13 +136,13 @@ static void choose_tile(const kva_contraction *c, const extents *n, kva_tiling *
     *t = (kva_tiling){.vectors = KVA_AMX_BLOCK / lanes, .panel = KVA_AMX_BLOCK, .tile_rows = KVA_AMX_BLOCK};
     return;
   }
-  t->vectors = widest, t->tile_rows = kva_contract_most_rows(c->l->target, c->type, widest);
+  t->vectors = widest, t->tile_rows = kva_contract_most_rows(c->l->target, kva_contract_block_type(c), widest);
   if (!columns && (!kva_expr_eval(kva_tiling_columns(c), is_one, NULL, &columns) || columns < lanes))
     columns = widest * lanes;
   for (int64_t v = widest; v >= 1; v--) {
     if (v > 1 && c->panel % (v * lanes)) continue; /* vectors would cross panels of memory */
     if (kva_tiling_in_place(c) && v * lanes != c->panel) continue;
-    int64_t most = kva_contract_most_rows(c->l->target, c->type, v);
+    int64_t most = kva_contract_most_rows(c->l->target, kva_contract_block_type(c), v);
     if (n->rows && n->rows < most) most = n->rows;
     for (int64_t r = most; r >= 1 && (r == most || (n->rows && 2 * r >= most)); r--) {
       double cycles = tiles_cycles(c, n, columns, r, v) * packing_share(c, v * lanes);

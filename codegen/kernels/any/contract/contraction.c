@@ -37,7 +37,10 @@ kva_kval kva_contract_block_sum(const kva_contraction *c, const kva_contract_at 
   here.k = kva_expr_add(kb->exprs, kva_expr_muli(kb->exprs, at->k, elements), lane->var);
   kva_kval sum = kva_k_reduce(kb, lane, KVA_COMBINE_ADD, zero, (c->byte_blocks ? c->a_byte : c->a)(c, &here));
   kva_k_loop_end(kb, lane);
-  return kva_k2(kb, KVA_K_sub, zero, sum);
+  sum = kva_k2(kb, KVA_K_sub, zero, sum);
+  here = *at;
+  here.position = here.line = kva_expr_const(kb->exprs, 0);
+  return c->one_zero ? kva_k2(kb, KVA_K_mul, sum, c->b_zero(c, &here)) : sum;
 }
 
 kva_kval kva_contract_add_block(const kva_contraction *c, const kva_contract_at *at, kva_kval sum, kva_kval factor,

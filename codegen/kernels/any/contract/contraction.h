@@ -59,6 +59,7 @@ struct kva_contraction {
    * bits that bytes of b have, for a target whose product of small bytes is shorter; else 0. */
   bool byte_blocks;
   int64_t b_mask;
+  bool one_zero; /* b_zero is one number for all, and part of kva_contract_block_sum, with which the sum begins */
   kva_kval (*a_byte)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*a_factor)(const kva_contraction *c, const kva_contract_at *at);
   /* Part of the batch has products (NULL: always); without, its results are 0. */

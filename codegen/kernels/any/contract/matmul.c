@@ -171,6 +171,7 @@ static bool look_for_bytes(kva_contraction *c) {
   c->depth = kva_expr_div(l->kb->exprs, c->depth, kva_expr_const(l->kb->exprs, KVA_CODES_PER_WORD));
   c->a = word_of_a, c->a_byte = byte_of_a, c->b = NULL, c->b_rest = word_of_b;
   c->a_factor = scale_of_a, c->b_factor = scale_of_b, c->b_zero = zero_of_bytes;
+  c->one_zero = !kva_operand_type(kva_operand(c->n, 1)->def, 2)->rank;
   return true;
 }
 

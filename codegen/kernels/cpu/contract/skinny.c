@@ -254,8 +254,8 @@ static void clear_registers(const skinny *x, few rows, const kva_expr *k0) {
   for (int64_t r = 0; r < rows.n; r++) {
     kva_kval sum = x->c->b_zero && x->factor_block ? sum_of_a(x, row_of(x, rows, r), k0) : NULL;
     kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->panel), "j");
-    kva_kval start = sum ? kva_k2(x->kb, KVA_K_mul, ahead_of(x, x->c->b_zero, k0, j->var), sum)
-                         : kva_k_const(x->kb, kva_contract_block_type(x->c), 0);
+    kva_kval start = sum ? sum : kva_k_const(x->kb, kva_contract_block_type(x->c), 0);
+    if (sum && !x->c->one_zero) start = kva_k2(x->kb, KVA_K_mul, ahead_of(x, x->c->b_zero, k0, j->var), sum);
     kva_k_store(x->kb, x->acc, sum_at(x, r, j->var), start);
     kva_k_loop_end(x->kb, j);
   }

@@ -81,9 +81,12 @@ static void clear_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, c
 /* A block of steps with a zero point in common begins with it. */
 static void start_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
   const kva_expr *row = kva_tile_plus(x, kva_tile_times(x, s->tile, x->t.tile_rows), r);
-  kva_kval zero = kva_k_load(x->kb, x->zeros, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
-  kva_kval sum = kva_k_load(x->kb, x->sums_a, kva_tile_sum_of_a(x, row, s->q));
-  kva_k_store(x->kb, x->acc, acc_at(x, r, j), kva_k2(x->kb, KVA_K_mul, zero, sum));
+  kva_kval start = kva_k_load(x->kb, x->sums_a, kva_tile_sum_of_a(x, row, s->q));
+  if (x->zeros) {
+    kva_kval zero = kva_k_load(x->kb, x->zeros, kva_tile_plus(x, kva_tile_times(x, s->q, x->t.panel), j));
+    start = kva_k2(x->kb, KVA_K_mul, zero, start);
+  }
+  kva_k_store(x->kb, x->acc, acc_at(x, r, j), start);
 }
 
 static void load_acc(const kva_tile *x, const kva_expr *r, const kva_expr *j, const tile_step *s) {
@@ -195,7 +198,7 @@ static void multiply_blocks(const kva_tile *x, tile_step *s, const kva_expr *sli
   kva_kloop *q = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, slice, steps), "q");
   const kva_expr *first = kva_tile_times(x, q->var, x->factor_block);
   s->q = q->var;
-  over_tile(x, x->zeros ? start_acc : clear_acc, s);
+  over_tile(x, x->sums_a ? start_acc : clear_acc, s);
   multiply_steps(x, s, first, kva_expr_min(x->e, steps, kva_expr_sub(x->e, slice, first)));
   over_tile(x, add_acc, s);
   kva_k_loop_end(x->kb, q);
@@ -348,7 +351,7 @@ static void pack_together(const kva_tile *x, const kva_expr *k0, const kva_expr 
 
 static void multiply_part(const kva_tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (kva_tiling_packs_a(x->c)) (x->c->amx ? kva_amx_pack_rows : kva_tile_pack_rows)(x, k0, slice);
-  if (x->zeros) kva_tile_sum_rows(x, k0, slice);
+  if (x->sums_a) kva_tile_sum_rows(x, k0, slice);
   if (x->together) (x->c->amx ? pack_amx_together : pack_together)(x, k0, slice);
   over_panels(x, multiply_panel, k0, slice);
 }
@@ -438,7 +441,7 @@ static kva_tile tile_of(const kva_contraction *c) {
                       : kva_k_local(kb, "packed", block_type, x.panel_packed * panels + behind);
   if (x.factor_block) x.factors = kva_k_local(kb, "factors", c->type, x.t.depth / x.factor_block * x.t.panel);
   if (x.factor_block && c->b_zero) {
-    x.zeros = kva_k_local(kb, "zeros", block_type, x.t.depth / x.factor_block * x.t.panel);
+    if (!c->one_zero) x.zeros = kva_k_local(kb, "zeros", block_type, x.t.depth / x.factor_block * x.t.panel);
     x.sums_a = kva_k_local(kb, "sums_a", block_type, block_rows * (x.t.depth / x.factor_block));
   }
   if (c->amx)

@@ -1,8 +1,9 @@
 """Makes ONNX files of known models with random weights: python3 tools/bench/make_models.py FOLDER NAME...
 
-A name is a model, or a convolution as conv-CHANNELSxHEIGHTxWIDTH-FILTERSxHEIGHTxWIDTH-STRIDE-GROUPS. Models need pip's
+A name is a model, or one node: a convolution as conv-CHANNELSxHEIGHTxWIDTH-FILTERSxHEIGHTxWIDTH-STRIDE-GROUPS, or a product with
+quantised weights (MatMulNBits) as nbits-DEPTHxCOLUMNS-BITS-BLOCK-ACCURACY_LEVEL. Models need pip's
 torch, torchvision, timm and transformers, those with 8 bits onnxruntime, all of them numpy and onnx. Axis `batch`, and
-`length` of texts, are symbolic. A file that is there is kept. `bench models` and `bench conv` call this.
+`length` of texts, are symbolic. A file that is there is kept. `bench models`, `conv` and `nbits` call this.
 """
 import argparse
 import pathlib
@@ -88,8 +89,31 @@ def make_conv(numbers, path):
                                  pads=[kh // 2, kw // 2, kh // 2, kw // 2])
     x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", c, h, w])
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
-    graph = onnx.helper.make_graph([node], "conv", [x], [y], [onnx.numpy_helper.from_array(filters.astype(numpy.float32), "w")])
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    save_node(node, x, y, {"w": filters.astype(numpy.float32)}, path)
+
+
+def make_nbits(numbers, path):
+    """One product with weights in a few bits, without zero points."""
+    depth, columns, bits, block, level = numbers
+    random, blocks = numpy.random.default_rng(0), depth // block
+    codes = random.integers(0, 256, (columns, blocks, block * bits // 8), dtype=numpy.uint8)
+    scales = random.random(columns * blocks, dtype=numpy.float32) / depth
+    node = onnx.helper.make_node("MatMulNBits", ["x", "codes", "scales"], ["y"], domain="com.microsoft", K=depth, N=columns,
+                                 bits=bits, block_size=block, accuracy_level=level)
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", depth])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", columns])
+    save_node(node, x, y, {"codes": codes, "scales": scales}, path)
+
+
+def save_node(node, x, y, constants, path):
+    graph = onnx.helper.make_graph([node], node.op_type, [x], [y],
+                                   [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+NODES = ((r"conv-(\d+)x(\d+)x(\d+)-(\d+)x(\d+)x(\d+)-(\d+)-(\d+)", make_conv),
+         (r"nbits-(\d+)x(\d+)-(\d+)-(\d+)-(\d+)", make_nbits))
 
 
 def make_model(name, path):
@@ -102,16 +126,17 @@ def make_model(name, path):
 
 
 def make(name, path):
-    conv = re.fullmatch(r"conv-(\d+)x(\d+)x(\d+)-(\d+)x(\d+)x(\d+)-(\d+)-(\d+)", name)
-    if not conv and name not in KNOWN:
-        sys.exit(f"make_models.py: no model is called {name}; there are {', '.join(KNOWN)} and conv-...")
+    node = next(((found, make_node) for pattern, make_node in NODES if (found := re.fullmatch(pattern, name))), None)
+    if not node and name not in KNOWN:
+        sys.exit(f"make_models.py: no model is called {name}; there are {', '.join(KNOWN)}, conv-... and nbits-...")
     if name in QUANTIZED:
         source, quantize = QUANTIZED[name]
         require(source, path.parent)
     print(f"making {path}", file=sys.stderr, flush=True)
     part = path.with_suffix(".part")
-    if conv:
-        make_conv([int(n) for n in conv.groups()], part)
+    if node:
+        found, make_node = node
+        make_node([int(n) for n in found.groups()], part)
     elif name in QUANTIZED:
         quantize(path.with_name(f"{source}.onnx"), part)
     else:
@@ -128,7 +153,7 @@ def require(name, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("names", nargs="+", metavar="NAME", help=", ".join(KNOWN) + ", conv-...")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=", ".join(KNOWN) + ", conv-..., nbits-...")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")

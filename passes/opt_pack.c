@@ -174,12 +174,17 @@ static int64_t code_at(const kva_tensor_data *q, int64_t i) {
   return ((const uint8_t *)q->data)[bit / 8] >> bit % 8 & ((1 << bits) - 1);
 }
 
+/* By how much codes are larger once they are unsigned. */
+static int64_t raised_by(kva_dtype codes) {
+  return kva_dtype_is_unsigned(codes) ? 0 : INT64_C(1) << (kva_dtype_bits(codes) - 1);
+}
+
 /* Codes of 8 or 4 bits as words along K, which products of bytes take: those of 4 bits by bytes (kv.unpack), those with
  * a sign larger by half of their range. The depth is a multiple of a word. */
 static const kva_tensor_data *to_unsigned_words(packing *p, const kva_tensor_data *q, bool transposed) {
   int64_t depth = q->dims[transposed], columns = q->dims[!transposed], bits = kva_dtype_bits(q->dtype);
   int64_t per = WORD_BITS / bits, step_k = transposed ? 1 : columns, step_n = transposed ? depth : 1;
-  int64_t sign = kva_dtype_is_unsigned(q->dtype) ? 0 : INT64_C(1) << (bits - 1);
+  int64_t sign = raised_by(q->dtype);
   panels out = room_for(p, q, FORM_UNSIGNED | transposed, KVA_U32, (kva_panels){depth / per, columns, PANEL});
   if (out.known) return out.to;
   uint32_t *words = (uint32_t *)(uintptr_t)out.to->data;
@@ -392,9 +397,9 @@ static kva_value *of_blocks(packing *p, kva_builder *b, kva_value *v, bool trans
   return joined(b, to_bytes(p, t, transposed), t->dims[!transposed]);
 }
 
-/* Codes with a sign, unsigned: the zero point is half of their range. */
-static kva_value *middle(kva_builder *b, const kva_value *codes) {
-  return kva_const_scalar(b, KVA_U8, (double)(INT64_C(1) << (kva_dtype_bits(codes->type->dtype) - 1)));
+/* What codes without a zero point have as one when they are unsigned. */
+static kva_value *zero_of(kva_builder *b, const kva_value *codes) {
+  return kva_const_scalar(b, KVA_U8, (double)raised_by(codes->type->dtype));
 }
 
 static kva_value *unsigned_codes(packing *p, kva_builder *b, const kva_node *n, bool transposed) {
@@ -430,7 +435,7 @@ static void pack_node(packing *p, kva_node *n, bool transposed) {
   kva_value *q = bytes ? unsigned_codes(p, &b, n, transposed) : codes(p, &b, n, transposed);
   kva_value *scale = of_blocks(p, &b, kva_operand(n, 1), transposed),
             *zero = of_blocks(p, &b, kva_operand(n, 2), transposed);
-  if (bytes && !zero) zero = middle(&b, kva_operand(n, 0));
+  if (bytes && !zero) zero = zero_of(&b, kva_operand(n, 0));
   kva_value *y = kva_build(&b, KVA_OP_dequantize, zero ? 3 : 2, (kva_value *[]){q, scale, zero}, &attrs);
   y->name = n->results[0].name;
   turn_products(p->m, &n->results[0], y);

@@ -180,8 +180,51 @@ static void test_refused(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* y = (x s) (w t), as a model has them that quantises the first factor itself. */
+static kva_module *make_quantised(kva_dtype codes, kva_diag *diag) {
+  static const char *const names[] = {"y"};
+  enum { ROWS = 3, BLOCK = 32 };
+  static const kva_dequantize_attrs of_x = {.axis = 1, .block = BLOCK}, of_w = {.axis = 0, .block = BLOCK};
+  kva_module *m = kva_module_create(diag);
+  kva_function *main = kva_function_create(m, "main");
+  kva_builder b = {.m = m, .graph = main->graph};
+  kva_dim x_dims[] = {kva_expr_const(m->exprs, ROWS), kva_expr_const(m->exprs, DEPTH)},
+          s_dims[] = {x_dims[0], kva_expr_const(m->exprs, DEPTH / BLOCK)};
+  kva_value *x[] = {kva_graph_add_input(main->graph, kva_type_tensor(m, KVA_I8, 2, x_dims), "x"),
+                    kva_graph_add_input(main->graph, kva_type_tensor(m, KVA_F32, 2, s_dims), "s")},
+            *w[] = {tensor(&b, codes, DEPTH, COLUMNS), tensor(&b, KVA_F32, DEPTH / BLOCK, COLUMNS)};
+  kva_value *y = kva_matmul(&b, kva_build(&b, KVA_OP_dequantize, 2, x, &of_x),
+                            kva_build(&b, KVA_OP_dequantize, 2, w, &of_w), false, false);
+  kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
+  main->output_names = (const char **)(uintptr_t)names;
+  assert_false(b.failed);
+  return m;
+}
+
+/* Codes without a zero point, whether they have a sign or not; the option is not needed. */
+static void test_no_zero_point(void **state) {
+  (void)state;
+  static const kva_dtype types[] = {KVA_I4, KVA_U4, KVA_I8, KVA_U8};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    kva_diag *diag = kva_diag_create();
+    kva_compile_options options = {.target = test_target(1, NULL)};
+    kva_compiled *c = NULL;
+    kva_module *m = make_quantised(types[i], diag);
+    evaluated expected = evaluate_reference(m, m->functions.data[0], NULL);
+    assert_int_equal(kva_compile(make_quantised(types[i], diag), &options, diag, &c), KVA_OK);
+    evaluated found = evaluate_compiled(c, c->module->functions.data[0], NULL);
+    assert_int_equal(byte_products(c->module->functions.data[0]->graph), 1);
+    assert_true(evaluated_equal("no zero point", c->module, &expected, &found, 1e-5));
+    evaluated_free(&expected);
+    evaluated_free(&found);
+    kva_compiled_destroy(c);
+    kva_module_destroy(m);
+    kva_diag_destroy(diag);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_small_bytes),
-                                     cmocka_unit_test(test_refused)};
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_no_zero_point)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ typedef struct packing {
   const kva_target *target;
   char *room; /* for panels */
   size_t room_left, next_room;
-  kva_map *done; /* data and orientation -> kva_tensor_data * */
+  kva_map *done; /* data, type and orientation -> kva_tensor_data * */
   kva_map *rows; /* data of operands of products -> of how many rows these are, see rows_read */
   kva_map *read; /* data of constants -> a number for how they are read, see reading_of */
 } packing;
@@ -42,8 +42,14 @@ typedef struct packing {
 
 typedef struct done_key {
   const void *data;
-  uint64_t form;
+  uint64_t form, dtype;
+  int64_t rows, columns;
 } done_key;
+
+/* Tensors of a file may share bytes that mean different numbers. */
+static done_key key_of(const kva_tensor_data *t, uint64_t form) {
+  return (done_key){t->data, form, t->dtype, t->dims[0], t->dims[1]};
+}
 
 /* A matrix as the result stores it. */
 typedef struct panels {
@@ -73,7 +79,7 @@ static void *memory_for(packing *p, size_t bytes) {
 
 /* Room for a matrix in panels that is made of constant `from`; zero. */
 static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, kva_panels matrix) {
-  done_key key = {from->data, form};
+  done_key key = key_of(from, form);
   panels out = {.to = kva_map_get(p->done, &key, sizeof key), .form = matrix};
   out.known = out.to != NULL;
   if (out.known) return out;
@@ -263,7 +269,7 @@ static void transpose_bytes(char *to, const char *from, int64_t rows, int64_t co
 }
 
 static const kva_tensor_data *to_transposed(packing *p, const kva_tensor_data *t) {
-  done_key key = {t->data, FORM_PLAIN | 1};
+  done_key key = key_of(t, FORM_PLAIN | 1);
   kva_tensor_data *to = kva_map_get(p->done, &key, sizeof key);
   if (to) return to;
   to = KVA_NEW(p->m->arena, kva_tensor_data);
@@ -454,7 +460,7 @@ static int64_t taps_of(const kva_tensor_data *t) {
 
 /* [M, C, taps..] as [M, C / 4, taps.., 4]; C rounded up, with zeros. */
 static const kva_tensor_data *to_filter_words(packing *p, const kva_tensor_data *w) {
-  done_key key = {w->data, FORM_FILTER};
+  done_key key = key_of(w, FORM_FILTER);
   kva_tensor_data *to = kva_map_get(p->done, &key, sizeof key);
   if (to) return to;
   int64_t channels = w->dims[1], words = (channels + WORD - 1) / WORD, taps = taps_of(w), dims[KVA_MAX_RANK];

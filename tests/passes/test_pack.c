@@ -105,6 +105,46 @@ static void codes_that_are_looked_up_stay(void **state) {
   kva_diag_destroy(diag);
 }
 
+static const kva_tensor_data *find_either(void *user, const char *name) {
+  static kva_tensor_data codes_of_v;
+  if (!strcmp(name, "v.scale")) return find(user, "w.scale");
+  if (strcmp(name, "v")) return find(user, name);
+  codes_of_v = *find(user, "w");
+  codes_of_v.dtype = KVA_U8;
+  return &codes_of_v;
+}
+
+/* Two tensors of a file whose bytes are the same, once with a sign. */
+static void shared_bytes_keep_their_types(void **state) {
+  (void)state;
+  static const char two[] = "model test (float[4, 256] x) => (float[4, 256] y, float[4, 256] z) {\n"
+                            "  param float[256, 256] w ~ normal(1)\n"
+                            "  param float[256, 256] v ~ normal(1)\n"
+                            "  y = kv.matmul(x, w)\n"
+                            "  z = kv.matmul(x, v)\n"
+                            "}\n";
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_tensor_data *codes[2] = {NULL};
+  int64_t used, n_codes = 0, of_type[2] = {0};
+  bool changed = false;
+  assert_int_equal(kva_load_text(two, "test", NULL, diag, &m), KVA_OK);
+  assert_int_equal(kva_set_weights(m, find_either, NULL, &used), KVA_OK);
+  kva_graph *g = m->functions.data[0]->graph;
+  for (kva_node *n = g->first; n; n = n->next)
+    if (kva_is(n, KVA_OP_dequantize))
+      codes[n_codes++] = (kva_tensor_data *)(uintptr_t)kva_constant_of(n->operands[0].value);
+  assert_int_equal(n_codes, 2);
+  codes[0]->spare = codes[1]->spare = false;
+  codes[1]->data = codes[0]->data;
+  assert_int_equal(kva_run_pass(m, KVA_PASS_pack, &(kva_pass_options){0}, &changed), KVA_OK);
+  for (kva_node *n = g->first; n; n = n->next)
+    if (kva_is(n, KVA_OP_dequantize)) of_type[n->operands[0].value->type->dtype == KVA_U8]++;
+  assert_true(of_type[0] == 1 && of_type[1] == 1);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 /* ---- floats ------------------------------------------------------------------------------------------------------ */
 
 static const kva_tensor_data *find_floats(void *user, const char *name) {
@@ -278,6 +318,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(codes_are_given_back),
                                      cmocka_unit_test(codes_with_other_readers_stay),
                                      cmocka_unit_test(codes_that_are_looked_up_stay),
+                                     cmocka_unit_test(shared_bytes_keep_their_types),
                                      cmocka_unit_test(few_rows_read_panels),
                                      cmocka_unit_test(unknown_rows_read_panels),
                                      cmocka_unit_test(many_rows_read_matrices),

@@ -32,6 +32,10 @@ static bool are_codes(kva_dtype q, const kva_value *zero) {
   return zero ? q == KVA_U8 || q == KVA_U4 : q == KVA_I8 || q == KVA_I4;
 }
 
+static int64_t block_of_codes(const kva_value *v) {
+  return ((const kva_dequantize_attrs *)v->def->attrs)->block;
+}
+
 /* The steps that have a scale in common, if n is such a product; 0: it is not. */
 static int64_t block_of(const kva_node *n) {
   const kva_node *w = kva_is(n, KVA_OP_matmul) ? kva_operand(n, 1)->def : NULL;
@@ -45,6 +49,7 @@ static int64_t block_of(const kva_node *n) {
   if (!floats || s.transpose_a || !kva_expr_is_const(s.K, &depth) || !kva_expr_is_const(s.N, &columns)) return 0;
   bool along = (a->axis < 0 ? a->axis + 2 : a->axis) == transposed;
   if (!along || !are_codes(kva_operand_type(w, 0)->dtype, kva_operand(w, 2)) || columns < MIN_COLUMNS) return 0;
+  if (kva_matmul_takes_bytes(n) && block_of_codes(kva_operand(n, 0)) == a->block) return 0; /* x is bytes already */
   return kva_matmul_sums_bytes(a->block, depth) ? a->block : 0;
 }
 

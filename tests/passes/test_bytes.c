@@ -223,8 +223,22 @@ static void test_no_zero_point(void **state) {
   }
 }
 
+/* Bytes that a model makes itself are not rounded to others. */
+static void test_bytes_stay(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = make_quantised(KVA_I4, diag);
+  const kva_target t = {.kind = KVA_TARGET_CPU, .features = KVA_TARGET_DOT4, .byte_math = true};
+  bool changed = false;
+  assert_int_equal(kva_run_pass(m, KVA_PASS_bytes, &(kva_pass_options){.target = &t}, &changed), KVA_OK);
+  assert_false(changed);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_small_bytes),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_no_zero_point)};
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_no_zero_point),
+                                     cmocka_unit_test(test_bytes_stay)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,6 +116,15 @@ static kva_status export_bitcast(kva_export *e, const kva_node *n, const char *o
   return KVA_OK;
 }
 
+/* ONNX has a zero point for each scale. NULL: there is none, or the number of scales has no form in ONNX. */
+static const char *zero_for_scales(kva_export *e, const kva_node *n) {
+  const kva_type *scale = kva_operand_type(n, 1);
+  const char *zero = kva_operand(n, 2) ? kva_export_in(e, n, 2) : NULL;
+  if (!zero || kva_operand_type(n, 2)->rank == scale->rank) return zero;
+  const char *shape = kva_export_dims(e, scale->rank, scale->dims);
+  return shape ? kva_export_2(e, "Expand", zero, shape) : NULL;
+}
+
 /* The operator's result has the type of its scale, which is no double. Where they differ it computes in float, which
  * holds products of 8 bits by a scale of 16 bits. */
 static kva_status export_dequantize(kva_export *e, const kva_node *n, const char *op_type) {
@@ -124,7 +133,8 @@ static kva_status export_dequantize(kva_export *e, const kva_node *n, const char
   if (result == KVA_F64 && (kva_dtype_bits(type) > 16 || kva_dtype_bits(kva_operand_type(n, 0)->dtype) > 8))
     return cannot(e, n, "ONNX dequantises to no doubles; codes of 8 bits with scales of 16 bits would fit float");
   kva_dtype computed = type == result ? type : KVA_F32;
-  const char *zero = kva_operand(n, 2) ? kva_export_in(e, n, 2) : NULL, *scale = kva_export_in(e, n, 1);
+  const char *zero = zero_for_scales(e, n), *scale = kva_export_in(e, n, 1);
+  if (kva_operand(n, 2) && !zero) return KVA_UNSUPPORTED;
   if (type != computed) scale = kva_export_cast(e, scale, computed);
   const char *in[] = {kva_export_in(e, n, 0), scale, zero};
   kva_pb_node *p = kva_export_node(e, op_type, zero ? 3 : 2, in, NULL);

@@ -102,6 +102,14 @@ model shifts (int32[T] x) => (int32[T] left, int32[T] right) {
 KV
 check "$work/shifts.kv" "T=60"
 
+# A zero point for all scales, which ONNX does not have.
+cat >"$work/middle.kv" <<'KV'
+model middle (int32[4, 6] x, float[2, 6] s) => (float[4, 6] y) {
+  y = kv.dequantize <axis = 0, block = 2> (kv.cast <to = uint8> (x), s, kv.cast <to = uint8> (8))
+}
+KV
+check "$work/middle.kv" ""
+
 # Opset 21 does not sort bfloat16.
 cat >"$work/largest.kv" <<'KV'
 model largest (float[T] x) => (int64[3] y) { y = kv.top_k <count = 3> (kv.cast <to = bfloat16> (x)) }

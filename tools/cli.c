@@ -158,7 +158,7 @@ static kva_status load_in_place(const kva_model_source *source, bool packed, kva
 static kva_status load(const kva_model_source *source, bool packed, kva_diag *diag, kva_module **out_module) {
   if (source->weights && kva_foreign_is(source->weights) && kva_foreign_is(source->path))
     return kva_error(diag, &(kva_loc){.file = source->path},
-                     "is a checkpoint of another program, and so is --weights %s: give one of them", source->weights);
+                     "is a checkpoint of another program, and so is %s: give one of them", source->weights);
   if (source->weights && kva_foreign_is(source->weights))
     return load_foreign(source, source->weights, packed, diag, out_module);
   if (!source->weights && kva_shards_is(source->path))

@@ -111,7 +111,8 @@ static kva_status write_foreign(const kva_module *m, const char *like, const exp
   return kva_gguf_write(m, packing, o->out, diag);
 }
 
-/* The hyper-parameters are those of `like`, the values those of --weights, where both are given. */
+/* The hyper-parameters are those of `like`, the values those of --weights, where both are given; a model that is a
+ * checkpoint has its own. */
 static int export_foreign(const char *path, const export_options *o, kva_diag *diag) {
   const char *given = o->weights && kva_foreign_is(o->weights) ? o->weights : kva_foreign_is(path) ? path : NULL;
   const char *like = o->like ? o->like : given;
@@ -120,7 +121,8 @@ static int export_foreign(const char *path, const export_options *o, kva_diag *d
     return EXIT_USAGE;
   }
   kva_module *m = NULL;
-  int code = load(path, o, like == path ? NULL : like, diag, &m);
+  bool own = like == path || (o->like && kva_foreign_is(path));
+  int code = load(path, o, own ? NULL : like, diag, &m);
   if (code < 0) {
     kva_status status = strcmp(o->format, "gguf") ? KVA_OK : kva_gguf_check(m, diag);
     if (status == KVA_OK && o->weights && o->weights != like) status = kva_load_weights(m, o->weights, diag);

@@ -133,7 +133,14 @@ for model in llama trained; do
   cmp "$work/o/logits.npy" "$work/o.$model/logits.npy" || fail "a folder with trained weights: other logits"
 done
 expect 1 run $llama --weights "$work/trained"
-says "is a checkpoint of another program, and so is --weights $work/trained: give one of them"
+says "is a checkpoint of another program, and so is $work/trained: give one of them"
+
+# ---- and may be written in the form of another folder, a GGUF file too
+expect 0 export "$work/trained" --like $llama --format huggingface -o "$work/like"
+cmp "$work/trained/model.safetensors" "$work/like/model.safetensors" || fail "a folder like another one has other values"
+expect 0 export "$work/trained" --format gguf --packing f32 -o "$work/like.gguf"
+expect 0 export "$work/like.gguf" --like $llama --format huggingface -o "$work/of_gguf"
+cmp "$work/trained/model.safetensors" "$work/of_gguf/model.safetensors" || fail "a GGUF file as a folder has other values"
 
 copy() { rm -rf "$work/m" && cp -r "$1" "$work/m"; }
 edit() { # edit FILE SED-COMMAND: of the copy
@@ -211,6 +218,8 @@ copy $llama && edit config.json 's/"default"/"default", "type": "yarn"/'
 refused '"yarn"'
 copy $llama && edit model.safetensors 's/"model.norm.weight":{"dtype":"F32","shape":\[8\]/"model.norm.weight":{"dtype":"F64","shape":[4]/'
 refused "tensor 'model.norm.weight' is of type double; those of parameters are F32, F16 or BF16"
+expect 1 export $llama --like "$work/m" --format huggingface -o "$work/x"
+says "tensor 'model.norm.weight' is of type double; those written are F32, F16 or BF16"
 copy $llama && echo '{' >"$work/m/config.json"
 refused 'is no JSON'
 copy $llama && rm "$work/m/model.safetensors"

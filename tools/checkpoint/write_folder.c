@@ -45,6 +45,10 @@ static kva_status encode(const writer *w, const kva_foreign_tensor *t, unsigned 
   if (!s)
     return kva_error(w->diag, &(kva_loc){.file = w->f->path},
                      "no parameter is tensor '%.200s', so it cannot be written", t->name);
+  if (!t->packing)
+    return kva_error(w->diag, &(kva_loc){.file = w->f->path},
+                     "tensor '%.200s' is of type %s; those written are F32, F16 or BF16", t->name,
+                     kva_dtype_name(t->dtype));
   int64_t columns = t->rank ? t->dims[t->rank - 1] : 1, rows = columns ? n / columns : 0;
   if (t->rank == 1 && s->row->pairs) rows = n, columns = 1;
   float *row = malloc((size_t)(columns + 1) * sizeof *row);

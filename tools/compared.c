@@ -10,6 +10,21 @@ static int load(kva_compared *c, const char *path, kva_diag *diag, kva_module **
   return code < 0 ? kva_cli_load_from(&from, diag, out_whole) : code;
 }
 
+bool kva_compared_replaces(const char *verb, const kva_compared *c, const char *path, const char *dir) {
+  static const char *const models[] = {"model.kv", "model.onnx"};
+  const char *inputs[] = {path, c->weights};
+  char output[4096];
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    snprintf(output, sizeof output, "%s/%s", dir, models[i]);
+    if (kva_cli_replaces_input(verb, "-o", output, 2, inputs)) return true;
+  }
+  for (unsigned i = 0; i < 64; i++) { /* as many as --input takes; the part has its own numbers for them */
+    snprintf(output, sizeof output, "%s/input%u.npy", dir, i);
+    if (kva_cli_replaces_named(verb, "-o", output, &c->inputs)) return true;
+  }
+  return false;
+}
+
 int kva_compared_run(kva_compared *c, const char *path, kva_compared_work work, void *user) {
   kva_diag *diag = kva_diag_create();
   const kva_run_request request = {.files = &c->inputs, .seed = (uint64_t)c->seed, .read_proto = kva_cli_read_proto};

@@ -25,6 +25,9 @@ typedef struct kva_compared {
       {"--threads", NULL, "N", KVA_OPTION_INT32, &(c)->threads, "worker threads (all)"},                        \
       KVA_DIFF_TOLERANCE_OPTIONS(&(c)->tolerance), KVA_DEVICE_OPTIONS(&(c)->device)
 
+/* A message, if a file that kva_diff_write makes in `dir` would replace one that the verb reads. */
+bool kva_compared_replaces(const char *verb, const kva_compared *c, const char *path, const char *dir);
+
 /* A verb's work. `whole` is the model a second time, for kva_diff_begin or to destroy. Returns an exit code. */
 typedef int (*kva_compared_work)(void *user, kva_diff_values *v, kva_module *whole, const kva_run_request *request,
                                  kva_diag *diag);

@@ -89,6 +89,7 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir diff: a model is missing\n");
     return EXIT_USAGE;
   }
+  if (o.diff.output_dir && kva_compared_replaces("diff", &o.model, path, o.diff.output_dir)) return EXIT_USAGE;
   o.diff.target = &o.model.target;
   o.diff.tolerance = &o.model.tolerance;
   o.diff.piece = (uint32_t)piece;

@@ -51,22 +51,6 @@ static int reduce(void *user, kva_diff_values *v, kva_module *whole, const kva_r
   return failure ? report(v, &check, failure, &part, o->output_dir, diag) : EXIT_NO;
 }
 
-/* Of the names that kva_diff_write gives its files. */
-static bool replaces_input(const reduce_options *o, const char *path) {
-  static const char *const models[] = {"model.kv", "model.onnx"};
-  const char *inputs[] = {path, o->model.weights};
-  char output[4096];
-  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-    snprintf(output, sizeof output, "%s/%s", o->output_dir, models[i]);
-    if (kva_cli_replaces_input("reduce", "-o", output, 2, inputs)) return true;
-  }
-  for (unsigned i = 0; i < 64; i++) { /* as many as --input takes; the part has its own numbers for them */
-    snprintf(output, sizeof output, "%s/input%u.npy", o->output_dir, i);
-    if (kva_cli_replaces_named("reduce", "-o", output, &o->model.inputs)) return true;
-  }
-  return false;
-}
-
 static int run(int argc, char **argv) {
   reduce_options o = {.model = KVA_COMPARED, .seconds = 60};
   const kva_option options[] = {
@@ -81,6 +65,6 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir reduce: needs a model and -o DIR\n");
     return EXIT_USAGE;
   }
-  if (replaces_input(&o, path)) return EXIT_USAGE;
+  if (kva_compared_replaces("reduce", &o.model, path, o.output_dir)) return EXIT_USAGE;
   return kva_compared_run(&o.model, path, reduce, &o);
 }

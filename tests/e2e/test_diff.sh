@@ -56,9 +56,11 @@ says ", 0 beyond the tolerance"
 )
 expect 0 diff "$work/found/model.kv" --input "$work/found/input0.npy"
 for read in "$work/small/model.kv" "$work/found/model.kv --input $work/small/input0.npy"; do
-  # shellcheck disable=SC2086
-  expect 2 reduce $read -o "$work/small"
-  says "which is read; write elsewhere"
+  for verb in reduce diff; do
+    # shellcheck disable=SC2086
+    expect 2 $verb $read -o "$work/small"
+    says "which is read; write elsewhere"
+  done
 done
 expect 1 reduce "$work/small/model.kv" --input "$work/small/input0.npy" -o "$work/none"
 says "the model agrees"

@@ -212,8 +212,8 @@ def load(model, **options):
 
     Options: defines and pins (dictionaries: hyper-parameters of a .kv model, values of shape symbols), weights (a
     safetensors file), device ("cpu", "cuda"), target, precision ("f32", "bf16", "f16"), gemm, math ("exact",
-    "relaxed", "int8"), cache (a folder, or "off"), check_indices, threads (0: all), spin, seed, free_batch, inference (dropout and
-    batch normalisation of a model in training mode are as in inference).
+    "relaxed", "int8"), cache (a folder, or "off"), check_indices, threads (0: all), spin, seed, free_batch, inference
+    (dropout and batch normalisation of a model in training mode are as in inference).
     """
     return Model(model, **options)
 

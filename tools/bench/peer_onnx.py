@@ -1,6 +1,6 @@
 """ONNX models in ONNX Runtime, all graph optimisations on.
 
-Usage: peer_onnx.py THREADS model|relaxed:FILE[:NAME=N,...]...
+Usage: peer_onnx.py THREADS model|relaxed|int8:FILE[:NAME=N,...]...
 """
 import sys
 

@@ -37,12 +37,11 @@ typedef struct kva_compile_options {
         "started by mpirun -n N*P*S*M"                                                                      \
   }
 
-#define KVA_MATH_OPTION(name)                                                                                       \
-  {                                                                                                                 \
-    "--math", NULL, KVA_MATHS, KVA_OPTION_WORD, (name),                                                             \
-        "relaxed: 3x3 convolutions on a CPU by Winograd's transforms; errors of 1e-5 of the largest result. int8: " \
-        "that, "                                                                                                    \
-        "and what quantised weights multiply is rounded to 8 bits, as llama.cpp does (exact)"                       \
+#define KVA_MATH_OPTION(name)                                                                                 \
+  {                                                                                                           \
+    "--math", NULL, KVA_MATHS, KVA_OPTION_WORD, (name),                                                       \
+        "relaxed: 3x3 convolutions on a CPU by Winograd's transforms; errors of 1e-5 of the largest result. " \
+        "int8: that, and what quantised weights multiply is rounded to 8 bits, as llama.cpp does (exact)"     \
   }
 
 /* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */

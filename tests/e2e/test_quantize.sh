@@ -37,6 +37,31 @@ expect 0 build models/lm.kv "${size[@]}" --from "$work/q.safetensors" --generate
 "$work/writer" --prompt 'the cat ' --tokens 40 >"$work/out" || fail "the executable fails"
 grep -qxF 'the cat sat on the mat. the cat sat on the mat. ' "$work/out" || fail "an int8 executable: $(cat "$work/out")"
 
+# Where the CPU multiplies bytes, the option has other results, and the executable has those of the tool.
+cat >"$work/product.kv" <<'KV'
+model product (float[M, 256] x) => (float[M, 64] y) {
+  param float[256, 64] w ~ normal(1)
+  y = x @ w
+}
+KV
+python3 - "$work/product.safetensors" <<'PY'
+import json, struct, sys
+n = 256 * 64
+header = json.dumps({"w": {"dtype": "F32", "shape": [256, 64], "data_offsets": [0, 4 * n]}}).encode()
+data = struct.pack("<%df" % n, *[(i * 37 % 255 - 127) / 64 for i in range(n)])
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + data)
+PY
+expect 0 quantize "$work/product.kv" --weights "$work/product.safetensors" --bits 4 -o "$work/p.safetensors"
+expect 0 export "$work/product.kv" --weights "$work/p.safetensors" -o "$work/product.onnx"
+mkdir "$work/exact" "$work/int8" "$work/exe"
+for math in exact int8; do expect 0 run "$work/product.onnx" --pin M=3 --seed 5 --math $math -o "$work/$math"; done
+expect 0 build "$work/product.onnx" --pin M=3 --exe --math int8 -o "$work/product"
+"$work/product" --seed 5 -o "$work/exe" >/dev/null || fail "the executable fails"
+cmp "$work/int8/y.npy" "$work/exe/y.npy" || fail "int8: an executable computes otherwise"
+if grep -qwE 'avx512_vnni|avx_vnni|asimddp' /proc/cpuinfo; then
+  ! cmp -s "$work/int8/y.npy" "$work/exact/y.npy" || fail "--math int8 computes as exact does"
+fi
+
 # The same model as ONNX, from weights and as initialisers in blocks: the same bits in one run.
 expect 0 quantize "$work/lm.onnx" --bits 4 -o "$work/q.safetensors"
 expect 0 export "$work/lm.onnx" --weights "$work/q.safetensors" -o "$work/q.onnx"

@@ -80,6 +80,13 @@ static bool ends_with_window(const kva_node *n, const kva_window *w, int64_t *pa
   return w->ceil_mode && counted;
 }
 
+/* Whether pads keep what a mean divides by where it counts them: none is larger than it was. */
+static bool keeps_counts(const kva_window *w, const int64_t *pads) {
+  uint32_t i = 0;
+  while (i < w->n && pads[w->n + i] <= w->after[i]) i++;
+  return i == w->n;
+}
+
 kva_status kva_export_max_pool(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_max_pool_attrs *a = n->attrs;
   int64_t pads[2 * KVA_MAX_SPATIAL];
@@ -101,7 +108,7 @@ kva_status kva_export_avg_pool(kva_export *e, const kva_node *n, const char *op_
   const kva_avg_pool_attrs *a = n->attrs;
   int64_t pads[2 * KVA_MAX_SPATIAL];
   kva_window w = KVA_POOL_WINDOW(a);
-  bool whole = !a->count_include_pad && ends_with_window(n, &w, pads);
+  bool whole = ends_with_window(n, &w, pads) && (!a->count_include_pad || keeps_counts(&w, pads));
   kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_ints(e, p, "kernel_shape", a->kernel);
   window_attrs(e, p, a->strides, whole ? (kva_ints){2 * w.n, pads} : a->pads, a->dilations);

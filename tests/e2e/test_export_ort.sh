@@ -197,6 +197,9 @@ models = {
         y = AveragePool <ceil_mode = 1, kernel_shape = [2, 3], pads = [1, 0, 1, 1], strides = [2, 2]> (x)
         z = MaxPool <ceil_mode = 1, kernel_shape = [2, 3], pads = [1, 0, 1, 1], strides = [2, 2]> (x)
     }""",
+    "counted": """(float[1, 1, 8, 2] x) => (float[1, 1, M, N] y) {
+        y = AveragePool <ceil_mode = 1, count_include_pad = 1, kernel_shape = [3, 1], pads = [2, 0, 2, 0], strides = [2, 2]> (x)
+    }""",
     # Sizes that a run computes.
     "kept": "(float[N] x) => (int64[1, M] y) <float four = {4}> { c = Greater (x, four) y = NonZero (c) }",
     "asked": "(float x, int64[2] shape) => (float[A, B] y) { y = Expand (x, shape) }",

@@ -65,7 +65,8 @@ kva_status kva_export_conv_transpose(kva_export *e, const kva_node *n, const cha
 }
 
 /* ceil_mode leaves out a window that would begin in the padding behind x. The shape inference of the exported opset
- * counts it, so pads that end with the last window are written instead. false: this is not so, or not known. */
+ * counts it, so pads that end with the last window are written instead. false: this is not so, or not known, or a pad
+ * would be as large as the kernel, which ONNX Runtime refuses. */
 static bool ends_with_window(const kva_node *n, const kva_window *w, int64_t *pads) {
   const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
   bool counted = false;
@@ -74,6 +75,7 @@ static bool ends_with_window(const kva_node *n, const kva_window *w, int64_t *pa
     if (!kva_expr_is_const(x->dims[i + 2], &in) || !kva_expr_is_const(y->dims[i + 2], &out)) return false;
     int64_t needed = (out - 1) * w->stride[i] + span - in - w->before[i];
     pads[i] = w->before[i];
+    if (needed >= w->kernel[i] && needed > w->after[i]) return false;
     pads[w->n + i] = needed > 0 ? needed : 0;
     counted |= w->after[i] > needed;
   }

@@ -13,8 +13,8 @@ const kva_verb kva_verb_quantize = {
     "for every block along the depth of the product. Everything else stays as it is: embeddings, a head that is tied "
     "to\n"
     "them, norms, biases, the weights of KV shifts. The file is one of weights: run, generate, build, export and eval\n"
-    "take it with --weights, keep it packed in memory and compute in float. An ONNX model brings its weights "
-    "itself.\n\n"
+    "take it with --weights, keep it packed in memory and compute in float, or with --math int8 in bytes. An ONNX\n"
+    "model brings its weights itself.\n\n"
     "Examples:\n"
     "  kvasir quantize models/lm.kv -D vocab=257 --weights model.safetensors --bits 4 -o model-4.safetensors\n"
     "  kvasir generate models/lm.kv -D vocab=257 --weights model-4.safetensors --prompt \"Once upon\"",

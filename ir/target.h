@@ -53,6 +53,11 @@ static inline bool kva_target_has(const kva_target *t, uint32_t features) {
   return (t->features & features) == features;
 }
 
+/* CPU: one or two instructions add four products of bytes to a sum; others take bytes apart for it. */
+static inline bool kva_target_sums_bytes(const kva_target *t) {
+  return t->features & (KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED);
+}
+
 /* Lanes of `type` in a vector register, at least one. */
 static inline int64_t kva_target_lanes(const kva_target *t, kva_dtype type) {
   int64_t lanes = t->vector_bytes * 8 / kva_dtype_bits(type);

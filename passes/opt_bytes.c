@@ -102,7 +102,7 @@ static void round_factor(kva_module *m, kva_map *done, kva_node *n, int64_t bloc
  * (codegen/llvm_dot.c), where unpacking these is not shared by many rows. */
 static bool pays(const kva_target *t, const kva_node *n) {
   enum { AVX2 = 32 };
-  if (kva_target_has(t, KVA_TARGET_DOT4) || kva_target_has(t, KVA_TARGET_DOT4_SIGNED)) return true;
+  if (kva_target_sums_bytes(t)) return true;
   const kva_node *w = kva_operand(n, 1)->def;
   int64_t rows = 0;
   bool small = kva_dtype_bits(kva_operand_type(w, 0)->dtype) < 8;

@@ -576,11 +576,10 @@ static bool wants_columns(const packing *p, const kva_node *n, bool *out_transpo
 /* Kernels that multiply words by one instruction read them where they lie: without it words are taken apart, which pays
  * for a few rows. AMX takes more of them in an order of its own. Steps past the depth are no part of the last word. */
 static bool wants_words(const packing *p, const kva_node *n, bool *out_transposed) {
-  enum { FAST = KVA_TARGET_DOT4 | KVA_TARGET_DOT4_SIGNED };
   const kva_tensor_data *t = bytes_of(n, out_transposed);
   if (!t || !(t->spare || t->mapped) || !are_by_words(&n->results[0])) return false;
   bool many = p->target && rows_read(p, t) != FEW_ROWS;
-  if (many && (!(p->target->features & FAST) || kva_target_has(p->target, KVA_TARGET_AMX))) return false;
+  if (many && (!kva_target_sums_bytes(p->target) || kva_target_has(p->target, KVA_TARGET_AMX))) return false;
   int64_t depth = t->dims[*out_transposed];
   return depth > 0 && depth % WORD == 0 && fills_panels(t->dims[!*out_transposed], width_of_tile(p));
 }

@@ -163,10 +163,9 @@ static bool look_for_bytes(kva_contraction *c) {
   if (!block || l->target->kind != KVA_TARGET_CPU || !c->panel) return false;
   if (!l->computes(l, kva_operand(c->n, 0)) || !l->computes(l, kva_operand(c->n, 1))) return false;
   if (!l->computes(l, kva_operand(kva_operand(c->n, 1)->def, 0))) return false;
-  bool by_word = kva_target_has(l->target, KVA_TARGET_DOT4) || kva_target_has(l->target, KVA_TARGET_DOT4_SIGNED);
   bool small = kva_dtype_bits(kva_operand_type(kva_operand(c->n, 1)->def, 0)->dtype) == 4;
   c->byte_blocks = true;
-  c->b_mask = small && !by_word ? 0x0F0F0F0F : 0;
+  c->b_mask = small && !kva_target_sums_bytes(l->target) ? 0x0F0F0F0F : 0;
   c->factor_block = block / KVA_CODES_PER_WORD;
   c->depth = kva_expr_div(l->kb->exprs, c->depth, kva_expr_const(l->kb->exprs, KVA_CODES_PER_WORD));
   c->a = word_of_a, c->a_byte = byte_of_a, c->b = NULL, c->b_rest = word_of_b;

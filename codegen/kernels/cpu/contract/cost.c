@@ -20,7 +20,7 @@ enum {
 
 /* Words of bytes are split for products (codegen/llvm_dot.c): a factor takes two registers. */
 static bool splits_words(const kva_target *t, kva_dtype sums) {
-  return sums == KVA_I32 && !kva_target_has(t, KVA_TARGET_DOT4) && !kva_target_has(t, KVA_TARGET_DOT4_SIGNED);
+  return sums == KVA_I32 && !kva_target_sums_bytes(t);
 }
 
 int64_t kva_contract_most_rows(const kva_target *t, kva_dtype sums, int64_t vectors) {

@@ -219,7 +219,7 @@ LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
 
 /* Loads ahead what the UNROLL loop l reads of blocks, and pushes their columns to e->columns. */
 void kva_ll_load_blocks(kva_emit *e, const kva_kloop *l);
-/* The value of `load`, as stored, in the next round of its UNROLL loop; NULL: it reads no block. */
+/* The value of `load` in the next round of its UNROLL loop; NULL: it reads no block. */
 LLVMValueRef kva_ll_next_column(kva_emit *e, const kva_kinstr *load);
 
 /* ---- llvm_keep.c: elements in registers -------------------------------------------------------------------------- */

@@ -435,7 +435,7 @@ static LLVMValueRef load_kept(kva_emit *e, const kva_kinstr *i) {
 
 LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef column = kva_ll_next_column(e, i);
-  if (column) return kva_ll_from_storage(e, i->buf->dtype, column);
+  if (column) return column;
   if (kva_ll_may_keep(e, i)) return load_kept(e, i);
   LLVMValueRef pred = i->n_args ? kva_ll_use(e, i->args[0]) : NULL;
   bool branch = kva_ll_is_gpu(e) && pred && !kva_ll_is_vector(pred);

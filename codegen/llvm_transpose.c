@@ -1,6 +1,7 @@
 /* Loads of a block of a matrix, transposed. In a VECTOR loop over rows, an UNROLL loop over as many consecutive columns
  * as there are lanes would gather each column. Instead every row is loaded as a vector before the loop, and shuffles
- * transpose the block: n log2(n) of them for n x n elements, where n gathers read n elements each.
+ * transpose the block: n log2(n) of them for n x n elements, where n gathers read n elements each. Elements of 16 bits
+ * become floats first.
  *
  * The steps, for n lanes: two interleave within groups of four elements, which are 128 bits, so x86 needs no indices;
  * they transpose every 4 x 4 block. The others sort the groups: each takes the even ones of two vectors, and the odd
@@ -95,7 +96,9 @@ static bool is_constant_in(const kva_kbuf *buf, const kva_kloop *l) {
 static int64_t row_stride(const kva_emit *e, const kva_kinstr *i, const kva_kloop *l) {
   const kva_expr *step, *rest;
   bool constant = i->op == KVA_K_LOAD && !i->n_args && is_constant_in(i->buf, l);
-  if (!constant || kva_dtype_bits(i->buf->dtype) != 32) return 0;
+  if (!constant) return 0;
+  kva_dtype t = i->buf->dtype;
+  if (kva_dtype_bits(t) != 32 && t != KVA_F16 && t != KVA_BF16) return 0;
   search s = {e, l, false};
   kva_expr_each_symbol(i->index, look, &s);
   if (s.inside || !kva_expr_affine(e->k->exprs, i->index, l->var, &step, &rest) || !kva_expr_is(step, 1)) return 0;
@@ -108,7 +111,7 @@ static kva_columns load_block(kva_emit *e, const kva_kinstr *i, int64_t stride) 
   LLVMValueRef first = kva_ll_expr(e, i->index);
   for (unsigned r = 0; r < b.n; r++) {
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, r * stride), "");
-    b.rows[r] = kva_ll_vector_at(e, i, at);
+    b.rows[r] = kva_ll_from_storage(e, i->buf->dtype, kva_ll_vector_at(e, i, at));
   }
   transpose(&b);
   kva_columns c = {.load = i};

@@ -98,12 +98,18 @@ static kva_status check_mask(kva_module *m, const kva_node *n) {
                                  (kva_dim[]){q->dims[0], q->dims[1], q->dims[2], keys_of(n, m->exprs)});
 }
 
-kva_status kva_attention_check(kva_module *m, const kva_node *n) {
+/* Keys and values have the type of queries; caches may be narrower. */
+static kva_status check_types(kva_module *m, const kva_node *n) {
+  kva_dtype k = kva_operand_type(n, 1)->dtype;
+  bool narrow = kva_is(n, KVA_OP_attention_cached) && (k == KVA_F16 || k == KVA_BF16);
   KVA_TRY(kva_check_float(m, n, 0));
-  for (uint32_t i = 0; i < 3; i++) {
-    KVA_TRY(kva_check_same_dtype(m, n, i, 0));
-    KVA_TRY(kva_check_rank(m, n, i, 4));
-  }
+  if (!narrow) KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
+  return kva_check_same_dtype(m, n, 2, 1);
+}
+
+kva_status kva_attention_check(kva_module *m, const kva_node *n) {
+  KVA_TRY(check_types(m, n));
+  for (uint32_t i = 0; i < 3; i++) KVA_TRY(kva_check_rank(m, n, i, 4));
   const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1), *v = kva_operand_type(n, 2);
   kva_dim first = pages_type(n) ? k->dims[0] : q->dims[0];
   KVA_TRY(kva_check_shape(m, n, 1, 4, (kva_dim[]){first, k->dims[1], k->dims[2], q->dims[3]}));
@@ -346,14 +352,21 @@ static kva_status check_chunks(kva_incremental *c, const kva_node *n) {
   return n->results[1].uses ? kva_refuse_chunks(c, n, "its log-sum-exp is used") : KVA_OK;
 }
 
+/* The cache of the keys or of the values. */
+static kva_cache cache_of(kva_incremental *c, const char *what, uint32_t operand, int64_t window) {
+  kva_value *x = c->operands[operand];
+  if (c->narrow && kva_dtype_bits(x->type->dtype) > kva_dtype_bits(c->narrow)) x = kva_cast(c->b, x, c->narrow);
+  return kva_cached(c, what, x, 2, window);
+}
+
 kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n) {
   KVA_TRY(check_chunks(c, n));
   kva_attention_cached_attrs attrs;
   memcpy(&attrs, n->attrs, sizeof attrs);
   attrs.causal = true, attrs.offset = NULL;
   int64_t window = attrs.window > 0 ? attrs.window : 0;
-  kva_cache keys = kva_cached(c, "keys", c->operands[KVA_ATTENTION_K], 2, window);
-  kva_cache values = kva_cached(c, "values", c->operands[KVA_ATTENTION_V], 2, window);
+  kva_cache keys = cache_of(c, "keys", KVA_ATTENTION_K, window);
+  kva_cache values = cache_of(c, "values", KVA_ATTENTION_V, window);
   kva_value *in[7] = {c->operands[KVA_ATTENTION_Q], keys.all, values.all};
   if (kva_operand(n, KVA_ATTENTION_MASK)) {
     in[KVA_ATTENTION_MASK] = c->over_all_rows(c, n, KVA_ATTENTION_MASK);

@@ -4,6 +4,9 @@
  * With `pages` caches are k[P,Hkv,R,D], v[P,Hkv,R,Dv]: row s of sequence b is row s % R of page pages[b, s / R], and C
  * is N * R. Several sequences may name one page. What stands for pages that no query sees does not matter.
  *
+ * Caches may be float16 or bfloat16 whatever type queries have: half the memory of float, and half of what a token
+ * reads. Their elements are converted as they are read; products and sums are those of the queries' type.
+ *
  * Query t of sequence b stands at position[b] + t and sees keys 0 .. position[b] + t, or the last `window` of them; for
  * the rest attention.c holds, with position[b] as offset. So a cache may have room for any number of rows: rows after
  * position[b] + T - 1 are not read, and time grows with the positions, not with C. Every query has the bits that it has

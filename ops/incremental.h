@@ -51,6 +51,7 @@ typedef struct kva_incremental {
   kva_dim batch, time; /* sequences; rows of the chunk */
   kva_dim capacity;    /* rows of a sequence that page tables have room for, or caches without pages */
   bool whole;          /* a cache is one tensor [batch, ..], without pages */
+  kva_dtype narrow;    /* of caches of float keys and values; KVA_DTYPE_NONE: theirs */
   kva_value *position; /* int64[batch]: the rows of each sequence before the chunk */
   KVA_VEC(kva_page_table) tables;
   KVA_VEC(kva_carried) carried;

@@ -18,8 +18,8 @@
 #include <math.h>
 
 enum {
-  MAX_GROUP = 8,   /* heads whose scores of a block fit in registers beside the block of keys */
-  LINE_FLOATS = 16 /* of a cache line */
+  MAX_GROUP = 8, /* heads whose scores of a block fit in registers beside the block of keys */
+  LINE = 64      /* bytes that a prefetch brings */
 };
 
 typedef struct one_query {
@@ -54,12 +54,16 @@ const char *kva_cpu_one_query_refuses(kva_lower *l, const kva_node *n) {
   if (!a.page_rows) return "keys that are not in pages";
   if (!kva_expr_is(a.T, 1)) return "more than one query";
   if (!kva_expr_is_const(a.group, &group) || group > MAX_GROUP) return "more than 8 heads for a key head";
-  if (kva_operand_type(n, KVA_ATTENTION_Q)->dtype != KVA_F32 || kva_operand_type(n, KVA_ATTENTION_K)->dtype != KVA_F32)
-    return "not of 32 bits";
+  if (kva_k_compute_type(kva_operand_type(n, KVA_ATTENTION_Q)->dtype) != KVA_F32) return "not computed in floats";
   return a.D % kva_target_lanes(l->target, KVA_F32) ? "head size is not a multiple of the vector width" : NULL;
 }
 
 /* ---- the next block ---------------------------------------------------------------------------------------------- */
+
+/* Elements of a cache line. */
+static int64_t line_of(const one_query *o, uint32_t operand) {
+  return LINE * 8 / kva_dtype_bits(kva_operand_type(o->s.a.n, operand)->dtype);
+}
 
 /* The line with a channel of a key of the next block; k: in the block. */
 static void fetch(const one_query *o, uint32_t operand, const kva_expr *k, const kva_expr *d) {
@@ -72,15 +76,15 @@ static void fetch_values(const one_query *o, const kva_expr *step) {
   int64_t rows = kva_ceil_div(o->s.block, o->s.block / o->lanes * (o->s.a.D / o->lanes));
   kva_kloop *i = loop(o, KVA_K_SERIAL, rows, "i");
   const kva_expr *k = kva_expr_min(o->s.kb->exprs, at(o, step, rows, i->var), num(o, o->s.block - 1));
-  for (int64_t d = 0; d < o->s.a.D_v; d += LINE_FLOATS) fetch(o, KVA_ATTENTION_V, k, num(o, d));
+  for (int64_t d = 0; d < o->s.a.D_v; d += line_of(o, KVA_ATTENTION_V)) fetch(o, KVA_ATTENTION_V, k, num(o, d));
   kva_k_loop_end(o->s.kb, i);
 }
 
 /* A key of the values fetches the same key; the heads divide its lines. */
 static void fetch_key(const one_query *o, const kva_expr *g, const kva_expr *k) {
-  int64_t lines = kva_ceil_div(kva_ceil_div(o->s.a.D, LINE_FLOATS), o->group);
+  int64_t elements = line_of(o, KVA_ATTENTION_K), lines = kva_ceil_div(kva_ceil_div(o->s.a.D, elements), o->group);
   for (int64_t i = 0; i < lines; i++) {
-    const kva_expr *line = at(o, g, lines, num(o, i)), *d = kva_expr_muli(o->s.kb->exprs, line, LINE_FLOATS);
+    const kva_expr *line = at(o, g, lines, num(o, i)), *d = kva_expr_muli(o->s.kb->exprs, line, elements);
     fetch(o, KVA_ATTENTION_K, k, kva_expr_min(o->s.kb->exprs, d, num(o, o->s.a.D - 1)));
   }
 }

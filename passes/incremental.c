@@ -7,6 +7,7 @@
  * (kva_function.updates) and begins as zeros: caches in pages, last rows, sums; and int32 `pages_R`[B, N], the pages of
  * R rows of each sequence, in their order. `pages_R_W` are those of caches that no query sees further back than W
  * rows. With the option whole_caches there are no pages: a cache is [B, .., rows, ..], all with one symbol of rows.
+ * With the option caches those of float keys and values are narrower, and rounded as they are appended.
  * Every row gets the bits that it has in one run over whole sequences. With the option there is "step", too:
  * decode of one row, of one sequence, "steps": one row of a given number of sequences, and "prefill": many rows
  * of one sequence, with results of the last row alone (incremental_last.c).
@@ -303,6 +304,7 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
                         .time = tokens->type->dims[1],
                         .capacity = new_capacity(m->exprs, o),
                         .whole = o->whole_caches,
+                        .narrow = o->caches,
                         .scratch = scratch,
                         .over_all_rows = kva_mask_over_all_rows},
                   .values = KVA_NEW_ARRAY(scratch, kva_chunk_value, m->next_value_id)};

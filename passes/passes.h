@@ -40,6 +40,8 @@ typedef struct kva_pass_options {
   bool step;                      /* incremental: also functions "step" and "prefill" */
   int64_t sequences;              /* incremental, with `step`: a step of so many sequences, too; 0: of one alone */
   bool whole_caches;              /* incremental: caches are tensors of all rows of a sequence, without pages */
+  kva_dtype caches;               /* incremental: KVA_F16 or KVA_BF16: the type of caches of float keys and values;
+                                     NONE: that of the keys and values */
   const kva_gradients *gradients; /* autodiff: NULL: output 0 of function 0, whose gradients become outputs; shard: what
                                      pass train gives it */
   kva_mesh mesh;                  /* train, shard, stages */

@@ -35,7 +35,7 @@ const kva_verb kva_verb_build = {
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
   const char *emit, *target, *output, *prefix, *weights, *precision, *gemm, *math, *cc, *runtime, *tokenizer,
-      *mesh_text;
+      *mesh_text, *caches;
   kva_mesh mesh; /* value of --mesh */
   bool object, is_static, shared, exe, train, generate, cubin, inference;
   int64_t seed, memory;
@@ -86,6 +86,7 @@ static int check(const build_options *o, int n_models) {
   if (o->generate && (!o->exe || o->train))
     return usage("--generate is for executables that write texts: --exe, without --train", NULL);
   if (o->tokenizer && !o->generate) return usage("--tokenizer is for --generate", NULL);
+  if (o->caches && !o->generate) return usage("--kv-cache is for --generate", NULL);
   bool form = o->object || o->is_static || o->shared || o->exe || o->emits.n == 0;
   uint32_t gpus = count_gpus(&o->targets);
   if (form && o->targets.n > 1 && gpus < o->targets.n)
@@ -221,6 +222,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
   kva_status status = kva_file_prepare(o->output, diag);
   if (status == KVA_OK) status = describe_targets(o, arena, diag, targets);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &b.compute);
+  if (status == KVA_OK) status = kva_precision_named(o->caches, diag, &b.caches);
   int code = status == KVA_OK ? load(path, o, &o->pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0 && o->train && o->exe && pin_trainer(m, &o->mesh, &o->pins, arena)) {
     kva_module_destroy(m);
@@ -259,6 +261,7 @@ static int run(int argc, char **argv) {
        "with --exe: an executable that continues texts, with the tokenizer inside"},
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer,
        "with --generate: a tokenizer.json (tokens are bytes)"},
+      KVA_CACHES_OPTION(&o.caches),
       {"--emit", NULL, "KIND,...", KVA_OPTION_STRING, &o.emit, "texts to write as well, or alone"},
       {"--target", NULL, "NAME,...", KVA_OPTION_STRING, &o.target, "what to compile for (native)"},
       {"--gemm", NULL, "generated|bf16x3", KVA_OPTION_WORD, &o.gemm,

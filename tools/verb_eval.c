@@ -30,7 +30,7 @@ const kva_verb kva_verb_eval = {
 enum { DEFAULT_CONTEXT = 512, TOGETHER = 2048, MAX_WINDOWS = 64, DEFAULT_ANSWER = 64, DEFAULT_RESAMPLES = 1000 };
 
 typedef struct eval_options {
-  const char *model, *weights, *tokenizer, *documents, *task, *details;
+  const char *model, *weights, *tokenizer, *documents, *task, *details, *caches;
   kva_strings defines, data, files, shots_files;
   int64_t context, stride, limit, threads, seed, shots, answer_tokens, resamples;
   bool json;
@@ -49,6 +49,7 @@ typedef struct evaluation {
   kva_scorer *scorer;
   kva_items items, examples;
   int64_t context;
+  kva_dtype caches;
   kva_target_options target;
 } evaluation;
 
@@ -61,7 +62,8 @@ static int64_t trained_length(const kva_module *m) {
 }
 
 static kva_status compile(evaluation *e, kva_module *m, kva_pass_control *control) {
-  const kva_compile_options co = {.decode = true, .target = e->target, .passes = {.control = control}};
+  const kva_compile_options co = {
+      .decode = true, .target = e->target, .passes = {.control = control, .caches = e->caches}};
   const kva_session_options so = {.threads = (int)e->o->threads, .seed = (uint64_t)e->o->seed, .borrow_states = true};
   KVA_TRY(kva_program_compile(m, &co, e->o->device.device, e->diag, &e->program));
   KVA_TRY(kva_program_session(e->program, &so, e->diag, &e->session));
@@ -244,6 +246,7 @@ static int evaluate(eval_options *o) {
   if (status == KVA_OK) status = read_items(&e, &o->shots_files, &e.examples);
   e.target = (kva_target_options){.opt_level = 2, .cache = kva_user_cache(e.arena, NULL)};
   if (status == KVA_OK) status = kva_cli_target(&o->device, e.diag, &e.target);
+  if (status == KVA_OK) status = kva_precision_named(o->caches, e.diag, &e.caches);
   int code = status == KVA_OK ? kva_cli_load_from(&from, e.diag, &m) : kva_cli_fail(status, e.diag);
   if (code < 0) {
     status = prepare(&e, m, &o->passes.control);
@@ -306,6 +309,7 @@ static int run(int argc, char **argv) {
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of examples, resamples, and parameters without values (0)"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print a JSON object"},
+      KVA_CACHES_OPTION(&o.caches),
       KVA_DEVICE_OPTIONS(&o.device),
       KVA_PASS_OPTIONS(&o.passes),
   };

@@ -23,7 +23,7 @@ const kva_verb kva_verb_generate = {
 
 typedef struct generate_options {
   kva_strings defines;
-  const char *weights, *tokenizer;
+  const char *weights, *tokenizer, *caches;
   kva_texts_options texts;
   kva_device_choice device;
   kva_pass_choice passes;
@@ -36,6 +36,7 @@ typedef struct generation {
   kva_tokenizer *tokenizer;
   kva_texts *texts;
   kva_decoder *decoder;
+  kva_dtype caches;
   kva_target_options target;
 } generation;
 
@@ -56,6 +57,7 @@ static kva_status make_decoder(generation *g, kva_module *m) {
                                        .threads = (int)o->texts.threads,
                                        .seed = (uint64_t)o->texts.seed,
                                        .device = o->device.device,
+                                       .caches = g->caches,
                                        .target = g->target,
                                        .control = (kva_pass_control *)&o->passes.control};
   return kva_decoder_create(m, g->tokenizer, &options, g->diag, &g->decoder);
@@ -73,6 +75,7 @@ static int load_and_continue(generation *g, const char *path, generate_options *
   kva_status status = read_texts(g);
   g->target = (kva_target_options){.opt_level = 2, .cache = kva_user_cache(g->arena, NULL)};
   if (status == KVA_OK) status = kva_cli_target(&o->device, g->diag, &g->target);
+  if (status == KVA_OK) status = kva_precision_named(o->caches, g->diag, &g->caches);
   int code = status == KVA_OK ? kva_cli_load_from(&from, g->diag, &m) : kva_cli_fail(status, g->diag);
   if (code >= 0) return code;
   status = make_decoder(g, m);
@@ -106,6 +109,7 @@ static int run(int argc, char **argv) {
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer, "a tokenizer.json (tokens are bytes)"},
       KVA_TEXTS_OPTIONS(&o.texts),
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
+      KVA_CACHES_OPTION(&o.caches),
       KVA_DEVICE_OPTIONS(&o.device),
       KVA_PASS_OPTIONS(&o.passes),
   };

@@ -24,7 +24,7 @@ const kva_verb kva_verb_serve = {
 
 typedef struct serve_options {
   kva_strings defines;
-  const char *weights, *tokenizer, *chat, *key_file;
+  const char *weights, *tokenizer, *chat, *key_file, *caches;
   int64_t batch, prefixes, queue, threads, seed;
   kva_server_options server;
   kva_device_choice device;
@@ -40,6 +40,7 @@ typedef struct serving {
   kva_decoder *decoder;
   kva_engine *engine;
   kva_service *service;
+  kva_dtype caches;
   kva_target_options target;
 } serving;
 
@@ -86,6 +87,7 @@ static kva_status settle(serving *s, const char *path) {
   find_chat(s);
   s->target = (kva_target_options){.opt_level = 2, .cache = kva_user_cache(s->arena, NULL)};
   KVA_TRY(kva_cli_target(&s->o->device, s->diag, &s->target));
+  KVA_TRY(kva_precision_named(s->o->caches, s->diag, &s->caches));
   return find_key(s);
 }
 
@@ -107,6 +109,7 @@ static kva_status make_engine(serving *s, kva_module *m) {
                                         .threads = (int)o->threads,
                                         .seed = (uint64_t)o->seed,
                                         .device = o->device.device,
+                                        .caches = s->caches,
                                         .target = s->target,
                                         .control = (kva_pass_control *)&o->passes.control};
   KVA_TRY(kva_decoder_create(m, s->tokenizer, &compiled, s->diag, &s->decoder));
@@ -218,6 +221,7 @@ static int run(int argc, char **argv) {
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters without values (0)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
+      KVA_CACHES_OPTION(&o.caches),
       KVA_DEVICE_OPTIONS(&o.device),
       KVA_PASS_OPTIONS(&o.passes),
   };

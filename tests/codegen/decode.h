@@ -21,6 +21,9 @@ static inline bool timed(void) {
 /* Sequences of which there is a program for a step of all; 0: of one alone. */
 static int64_t steps_of;
 
+/* kva_pass_options.caches */
+static kva_dtype caches_of;
+
 /* Of the GPU to compile for; NULL: the CPU. */
 static const char *chosen_arch;
 
@@ -52,8 +55,9 @@ static inline void start_session(model *m, int threads) {
 
 static inline model compile(kva_module *module, kva_diag *diag) {
   model m = {.diag = diag};
-  const kva_compile_options options = {
-      .decode = true, .passes = {.sequences = steps_of}, .target = test_target(timed() ? 2 : 1, chosen_arch)};
+  const kva_compile_options options = {.decode = true,
+                                       .passes = {.sequences = steps_of, .caches = caches_of},
+                                       .target = test_target(timed() ? 2 : 1, chosen_arch)};
   must(&m, kva_compile(module, &options, diag, &m.compiled));
   start_session(&m, 1);
   return m;

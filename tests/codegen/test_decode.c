@@ -83,9 +83,7 @@ static void random_walk(model *m, const char *what, const float *expected, uint6
   kva_sequences_destroy(w.q);
 }
 
-static void check(model *m, const char *what) {
-  draw_tokens();
-  float *expected = run_at_once(m);
+static void check_steps(model *m, const char *what, const float *expected) {
   assert_true(m->row <= 64);
   in_chunks(m, what, expected, LENGTH, 0, 0);
   in_chunks(m, what, expected, 90, 1, 0);
@@ -94,6 +92,12 @@ static void check(model *m, const char *what) {
   start_session(m, 2);
   in_chunks(m, what, expected, LENGTH, 40, 2);
   random_walk(m, what, expected, 2, 20);
+}
+
+static void check(model *m, const char *what) {
+  draw_tokens();
+  float *expected = run_at_once(m);
+  check_steps(m, what, expected);
   free(expected);
   unload(m);
 }
@@ -123,6 +127,45 @@ static void heads_of_whole_vectors(void **state) {
   m = load("models/lm.kv",
            (const char *[]){"vocab", "23", "ffn", "24", "d", "128", "heads", "8", "kv_heads", "1", NULL});
   check(&m, "lm.kv with 8 heads for a key head");
+}
+
+/* Results of all rows in one step, by sequence and row. */
+static float *append_at_once(model *m) {
+  int64_t sequence = LENGTH * m->row;
+  float *all = malloc((size_t)(BATCH * sequence) * sizeof *all);
+  assert_non_null(all);
+  kva_sequences *q = create_sequences(m, BATCH, LENGTH);
+  for (int64_t b = 0; b < BATCH; b++) {
+    live l = begin(m, q, b);
+    l.rows = LENGTH;
+    must(m, try_append(q, 1, &l));
+    memcpy(all + b * sequence, results[0], (size_t)sequence * sizeof *all);
+  }
+  kva_sequences_destroy(q);
+  return all;
+}
+
+/* Caches that round: near a run without caches, not equal to it, and the same bits in any chunks. */
+static void check_narrow(const char *const *sizes, kva_dtype caches, double tolerance) {
+  caches_of = caches;
+  model m = load("models/lm.kv", sizes);
+  caches_of = KVA_DTYPE_NONE;
+  draw_tokens();
+  float *whole = run_at_once(&m), *expected = append_at_once(&m);
+  for (int64_t i = 0; i < BATCH * LENGTH * m.row; i++) assert_float_equal(expected[i], whole[i], tolerance);
+  assert_memory_not_equal(expected, whole, (size_t)(BATCH * LENGTH * m.row) * sizeof *whole);
+  check_steps(&m, kva_dtype_name(caches), expected);
+  free(whole);
+  free(expected);
+  unload(&m);
+}
+
+static void narrow_caches(void **state) {
+  (void)state;
+  check_narrow((const char *[]){SMALL, "heads", "4", "kv_heads", "2", NULL}, KVA_F16, 2e-3);
+  check_narrow((const char *[]){"vocab", "23", "ffn", "24", "d", "96", "heads", "6", "kv_heads", "2", NULL}, KVA_F16,
+               2e-3);
+  check_narrow((const char *[]){"vocab", "23", "ffn", "24", "d", "64", "heads", "2", NULL}, KVA_BF16, 2e-2);
 }
 
 static void without_shift(void **state) {
@@ -603,23 +646,15 @@ static void prompts_need_one_result(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(language_model),
-      cmocka_unit_test(many_layers),
-      cmocka_unit_test(heads_of_whole_vectors),
-      cmocka_unit_test(without_shift),
-      cmocka_unit_test(documents),
-      cmocka_unit_test(shifts_of_all_kinds),
-      cmocka_unit_test(rules_of_all_kinds),
-      cmocka_unit_test(spelled_out_operators),
-      cmocka_unit_test(shifts_without_mix),
-      cmocka_unit_test(shifts_of_one_tap),
-      cmocka_unit_test(on_simulator),
-      cmocka_unit_test(pages_on_simulator),
-      cmocka_unit_test(as_by_hand),
-      cmocka_unit_test(rows_that_cannot_be),
-      cmocka_unit_test(sequences_that_cannot_be),
-      cmocka_unit_test(room_costs_nothing),
-      cmocka_unit_test(company_changes_nothing),
+      cmocka_unit_test(language_model),          cmocka_unit_test(many_layers),
+      cmocka_unit_test(heads_of_whole_vectors),  cmocka_unit_test(narrow_caches),
+      cmocka_unit_test(without_shift),           cmocka_unit_test(documents),
+      cmocka_unit_test(shifts_of_all_kinds),     cmocka_unit_test(rules_of_all_kinds),
+      cmocka_unit_test(spelled_out_operators),   cmocka_unit_test(shifts_without_mix),
+      cmocka_unit_test(shifts_of_one_tap),       cmocka_unit_test(on_simulator),
+      cmocka_unit_test(pages_on_simulator),      cmocka_unit_test(as_by_hand),
+      cmocka_unit_test(rows_that_cannot_be),     cmocka_unit_test(sequences_that_cannot_be),
+      cmocka_unit_test(room_costs_nothing),      cmocka_unit_test(company_changes_nothing),
       cmocka_unit_test(prompts_need_one_result),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

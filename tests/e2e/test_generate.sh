@@ -23,6 +23,26 @@ for model in models/lm.kv "$work/ended.onnx"; do
 done
 cmp -s "$work/ended.lm.kv" "$work/ended.ended.onnx" || fail "documents: the exported model writes something else"
 
+# Caches in 16 bits change the loss a little, and not the sentence; an executable has the tokens of the tool.
+loss() { # loss OPTION...
+  expect 0 eval models/lm.kv "${size[@]}" --weights "$weights" --data "$work/text.tok" --context 48 --limit 960 --json "$@"
+  sed -n 's/.*"loss": \([0-9.e-]*\).*/\1/p' "$work/out"
+}
+float=$(loss)
+for caches in f16 bf16; do
+  awk -v a="$float" -v b="$(loss --kv-cache $caches)" 'BEGIN { exit b == "" || a == b || b - a > 0.005 || a - b > 0.005 }' ||
+    fail "$caches: the loss is $(loss --kv-cache $caches) after $float"
+  expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" --prompt 'the cat ' --tokens 40 --kv-cache $caches
+  grep -qxF 'the cat sat on the mat. the cat sat on the mat. ' "$work/out" || fail "$caches: generate forgot the sentence"
+done
+expect 0 build models/lm.kv "${size[@]}" --from "$weights" --generate --exe --kv-cache f16 -o "$work/writer"
+draw=(--prompt 'the cat ' --tokens 60 --temperature 2 --seed 3)
+"$work/writer" "${draw[@]}" >"$work/drawn" || fail "the executable fails"
+expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" "${draw[@]}" --kv-cache f16
+cmp -s "$work/out" "$work/drawn" || fail "f16: an executable writes something else"
+expect 2 build models/lm.kv --exe --kv-cache f16 -o "$work/writer"
+says '--kv-cache is for --generate'
+
 # Learned positions end a text where there are no more, and a longer prompt is refused.
 short=(-D vocab=257 -D d=16 -D heads=2 -D layers=1 -D ctx=24)
 expect 0 export models/gpt2.kv "${short[@]}" -o "$work/short.onnx"

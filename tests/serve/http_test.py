@@ -241,6 +241,8 @@ def quantised():
                            check=True)
             with Server("--weights", packed) as s:
                 same_as_generate(s, "--weights", packed)
+    with Server("--kv-cache", "f16") as s:
+        same_as_generate(s, "--kv-cache", "f16")
 
 
 def open_key():

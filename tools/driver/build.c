@@ -434,6 +434,7 @@ kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_
                                             .adjustable = true,
                                             .compute = options->compute,
                                             .sequences = options->texts ? options->texts->together : 0,
+                                            .caches = options->caches,
                                             .memory = options->memory,
                                             .mesh = options->mesh}};
   kva_status status = check_names(&b);

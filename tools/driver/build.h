@@ -80,6 +80,7 @@ typedef struct kva_build_options {
   bool train;
   const kva_build_texts *texts; /* KVA_BUILD_EXE: the programs of kva_compile_options.decode_only; NULL: none */
   kva_dtype compute;            /* of products: see kva_pass_options */
+  kva_dtype caches;             /* of texts: see kva_pass_options */
   int64_t memory;               /* of training: see kva_pass_options */
   kva_mesh mesh;                /* see kva_pass_options */
   kva_pass_control *control;    /* see kva_pass_options */

@@ -44,7 +44,14 @@ typedef struct kva_compile_options {
         "int8: that, and what quantised weights multiply is rounded to 8 bits, as llama.cpp does (exact)"     \
   }
 
-/* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
+#define KVA_CACHES_OPTION(name)                                                                                    \
+  {                                                                                                                \
+    "--kv-cache", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, (name),                                                   \
+        "type of cached keys and values of float: f16 and bf16 take half the memory, and long texts go on faster " \
+        "(f32)"                                                                                                    \
+  }
+
+/* Name of --precision or --kv-cache: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 KVA_MUST_USE kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_compute);
 /* Name of --gemm for target->arch, or a CPU: "generated" (or NULL), of a GPU "library", of a CPU with AMX "bf16x3". */
 KVA_MUST_USE kva_status kva_gemm_named(const char *name, kva_diag *diag, kva_target_options *target);

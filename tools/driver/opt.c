@@ -166,6 +166,7 @@ static kva_status choose(opt *o, const kva_opt_choice *c) {
   KVA_TRY(kva_codegen_describe(&target, diag, &o->target));
   o->options.target = &o->target;
   KVA_TRY(kva_mesh_named(c->mesh, o->m->diag, &o->options.mesh));
+  KVA_TRY(kva_precision_named(c->caches, diag, &o->options.caches));
   return kva_precision_named(c->precision, diag, &o->options.compute);
 }
 

@@ -16,11 +16,12 @@ void kva_opt_list(bool json, kva_text *out);
 /* The passes to run, as given by a user. */
 typedef struct kva_opt_choice {
   const char *passes; /* "fold,dce": names of passes and pipelines */
-  const char *precision, *target, *gemm, *math, *mesh;
+  const char *precision, *caches, *target, *gemm, *math, *mesh;
 } kva_opt_choice;
 #define KVA_OPT_OPTIONS(c)                                                                                             \
   {"--passes", NULL, "A,B,...", KVA_OPTION_STRING, &(c)->passes, "passes and pipelines, in this order; help: list"},   \
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &(c)->precision, "of products (f32)"},                    \
+      KVA_CACHES_OPTION(&(c)->caches),                                                                                 \
       {"--target", NULL, "NAME", KVA_OPTION_STRING, &(c)->target, "what passes prepare for: a CPU (native) or sm_80"}, \
       KVA_MESH_OPTION(&(c)->mesh), KVA_MATH_OPTION(&(c)->math), {                                                      \
     "--gemm", NULL, KVA_GEMMS, KVA_OPTION_WORD, &(c)->gemm, "matrix products of float (generated)"                     \

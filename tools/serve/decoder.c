@@ -23,7 +23,9 @@ static kva_status compile(kva_decoder *d, kva_module *m, const kva_decoder_optio
       .decode = true,
       .decode_only = true,
       .target = o->target,
-      .passes = {.control = o->control, .sequences = o->slots < KVA_ENGINE_TOGETHER ? o->slots : KVA_ENGINE_TOGETHER}};
+      .passes = {.control = o->control,
+                 .sequences = o->slots < KVA_ENGINE_TOGETHER ? o->slots : KVA_ENGINE_TOGETHER,
+                 .caches = o->caches}};
   const kva_session_options so = {.threads = o->threads, .seed = o->seed, .borrow_states = !o->own_states};
   KVA_TRY(kva_program_compile(m, &co, o->device, diag, &d->program));
   return kva_program_session(d->program, &so, diag, &d->session);

@@ -13,6 +13,7 @@ typedef struct kva_decoder_options {
   uint64_t seed;      /* of parameters without values */
   const char *device; /* that target is for; NULL: the CPU */
   bool own_states;    /* values are written later: the session has them in memory of its own */
+  kva_dtype caches;   /* of kva_pass_options */
   kva_target_options target;
   kva_pass_control *control; /* NULL: the default */
 } kva_decoder_options;

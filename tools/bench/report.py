@@ -18,7 +18,7 @@ def cpu_model():
 
 def heading(name, o, versions):
     return {"benchmark": name, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "cpu": cpu_model(),
-            "cpus": os.cpu_count(), "threads": o.threads, "gemm": o.gemm, "math": o.math, "rounds": o.rounds,
+            "cpus": os.cpu_count(), "threads": o.threads, "gemm": o.gemm, "math": o.math, "kv_cache": o.kv_cache, "rounds": o.rounds,
             "system": platform.platform(), "versions": versions}
 
 
@@ -52,8 +52,8 @@ def refusal(now, earlier):
     """Why what has this heading cannot be compared with an earlier result; None: it can."""
     if not earlier:
         return "the file has no such benchmark"
-    defaults = {"gemm": "generated", "math": "exact"}  # of older files
-    for key in ("cpu", "threads", "gemm", "math"):
+    defaults = {"gemm": "generated", "math": "exact", "kv_cache": "f32"}  # of older files
+    for key in ("cpu", "threads", *defaults):
         is_now, then = (heading.get(key, defaults.get(key)) for heading in (now, earlier["heading"]))
         if is_now != then:
             return f"{key}: {is_now}, in the file {then}"

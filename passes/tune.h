@@ -39,8 +39,9 @@ struct kva_loss_options {
 };
 
 /* Values for parameters from elsewhere: those of a saved training run. `find` gives the tensor of a name or NULL.
- * Parameters and named constants of that name get it (copied) as initial value; low-rank updates beside them that the
- * model itself lacks are merged: W + scale * lora_a lora_b. *out_used: how many tensors were taken. */
+ * Parameters and named constants of that name get it (copied) as initial value, in their type: floats of 16 bits and
+ * more are rounded to it, where it holds them. Low-rank updates beside them that the model itself lacks are merged:
+ * W + scale * lora_a lora_b. *out_used: how many tensors were taken. */
 typedef const kva_tensor_data *(*kva_find_weight)(void *user, const char *name);
 KVA_MUST_USE kva_status kva_set_weights(kva_module *m, kva_find_weight find, void *user, int64_t *out_used);
 /* `data`, floats, in the place of the state, which goes; kv.cast widens them to its type. Data are borrowed. */

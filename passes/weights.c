@@ -3,6 +3,8 @@
 #include "passes/quantize.h"
 #include "passes/tune.h"
 
+#include <math.h>
+
 typedef struct source {
   kva_module *m;
   kva_find_weight find;
@@ -16,15 +18,21 @@ static const kva_tensor_data *find(source *s, const char *name, const char *suff
   return t;
 }
 
-static bool same_shape(const kva_type *type, const kva_tensor_data *t) {
-  if (t->dtype != type->dtype || t->rank != type->rank) return false;
+/* Floats of 8 bits have scales beside them, which a conversion would forget. */
+static bool is_plain_float(kva_dtype t) {
+  return kva_dtype_is_float(t) && kva_dtype_bits(t) >= 16;
+}
+
+static bool fits(const kva_type *type, const kva_tensor_data *t) {
+  bool converts = is_plain_float(type->dtype) && is_plain_float(t->dtype);
+  if ((t->dtype != type->dtype && !converts) || t->rank != type->rank) return false;
   for (uint32_t d = 0; d < t->rank; d++)
     if (!kva_expr_is(type->dims[d], t->dims[d])) return false;
   return true;
 }
 
-static kva_status check_shape(source *s, const char *name, const kva_type *type, const kva_tensor_data *t) {
-  if (same_shape(type, t)) return KVA_OK;
+static kva_status check_type(source *s, const char *name, const kva_type *type, const kva_tensor_data *t) {
+  if (fits(type, t)) return KVA_OK;
   kva_text want = {0}, has = {0};
   kva_type_print(type, &want);
   kva_text_add(&has, "%s[", kva_dtype_name(t->dtype));
@@ -62,14 +70,34 @@ static kva_status merge(source *s, const char *name, kva_tensor_data *w, void *o
   return KVA_OK;
 }
 
+static kva_tensor_data *with_data(source *s, const kva_tensor_data *t, kva_dtype dtype, const void *data,
+                                  int64_t bytes) {
+  kva_tensor_data *copy = KVA_NEW(s->m->arena, kva_tensor_data);
+  const int64_t *dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims);
+  *copy = (kva_tensor_data){.dtype = dtype, .rank = t->rank, .dims = dims, .data = data, .bytes = bytes, .spare = true};
+  return copy;
+}
+
 /* A copy in the module's arena; NULL for NULL. */
 static kva_tensor_data *kept(source *s, const kva_tensor_data *t) {
-  if (!t) return NULL;
-  kva_tensor_data *copy = kva_arena_memdup(s->m->arena, t, sizeof *t);
-  copy->dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims);
-  copy->data = kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes);
-  copy->spare = true;
-  return copy;
+  return t ? with_data(s, t, t->dtype, kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes), t->bytes) : NULL;
+}
+
+/* A copy in another type, in which no number becomes infinite. */
+static kva_status converted(source *s, const char *name, kva_dtype to, const kva_tensor_data *t,
+                            kva_tensor_data **out) {
+  int64_t n = kva_tensor_elements(t), bytes = n * (kva_dtype_bits(to) / 8);
+  void *data = kva_arena_alloc(s->m->arena, (size_t)bytes);
+  for (int64_t i = 0; i < n; i++) {
+    double v = kva_load_f64(t->dtype, t->data, i);
+    kva_store_f64(to, data, i, v);
+    if (isfinite(v) && !isfinite(kva_load_f64(to, data, i)))
+      return kva_error(s->m->diag, NULL,
+                       "weights: tensor '%s' has the number %g, which the model's type %s cannot hold", name, v,
+                       kva_dtype_name(to));
+  }
+  *out = with_data(s, t, to, data, bytes);
+  return KVA_OK;
 }
 
 /* The new value of `name`, in the module's arena; NULL: there is none. */
@@ -77,8 +105,12 @@ static kva_status value_for(source *s, const char *name, const kva_type *type, c
   const kva_tensor_data *t = find(s, name, "");
   *out = NULL;
   if (!t) return KVA_OK;
-  KVA_TRY(check_shape(s, name, type, t));
-  kva_tensor_data *copy = kept(s, t);
+  KVA_TRY(check_type(s, name, type, t));
+  kva_tensor_data *copy = NULL;
+  if (t->dtype == type->dtype)
+    copy = kept(s, t);
+  else
+    KVA_TRY(converted(s, name, type->dtype, t, &copy));
   *out = copy;
   return merge(s, name, copy, (void *)(uintptr_t)copy->data);
 }

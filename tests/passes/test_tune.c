@@ -321,12 +321,58 @@ static void test_weights_of_another_shape(void **state) {
   kva_diag_destroy(diag);
 }
 
+typedef struct other_type {
+  kva_dtype dtype;
+  double value;
+} other_type;
+
+static const char scaling[] =
+    "model scaling (float[12] x) => (float[12] y) {\n  param float[12] w ~ ones\n  y = x * w\n}\n";
+
+/* Parameter w in the type, all elements the same. */
+static const kva_tensor_data *of_other_type(void *user, const char *name) {
+  static const int64_t dims[] = {12};
+  static double room[12];
+  static kva_tensor_data t;
+  const other_type *o = user;
+  for (int64_t i = 0; i < 12; i++) kva_store_f64(o->dtype, room, i, o->value);
+  t = (kva_tensor_data){
+      .dtype = o->dtype, .rank = 1, .dims = dims, .data = room, .bytes = 12 * kva_dtype_bits(o->dtype) / 8};
+  return strcmp(name, "w") ? NULL : &t;
+}
+
+static void test_weights_of_another_type(void **state) {
+  (void)state;
+  static const kva_dtype types[] = {KVA_BF16, KVA_F16, KVA_F64};
+  kva_diag *diag = kva_diag_create();
+  int64_t used;
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    kva_module *m = load_text(scaling, diag);
+    assert_int_equal(kva_set_weights(m, of_other_type, &(other_type){types[i], -1.25}, &used), KVA_OK);
+    assert_int_equal(used, 1);
+    const kva_state *w = kva_module_find_state(m, "w");
+    assert_int_equal(w->data->dtype, KVA_F32);
+    assert_int_equal(w->data->bytes, 12 * sizeof(float));
+    for (int k = 0; k < 12; k++) assert_true(((const float *)w->data->data)[k] == -1.25f);
+    kva_module_destroy(m);
+  }
+  kva_module *m = load_text(scaling, diag);
+  assert_int_equal(kva_set_weights(m, of_other_type, &(other_type){KVA_F64, 1e39}, &used), KVA_INVALID);
+  assert_string_equal(message(diag),
+                      "weights: tensor 'w' has the number 1e+39, which the model's type float cannot hold");
+  kva_diag_clear(diag);
+  assert_int_equal(kva_set_weights(m, of_other_type, &(other_type){KVA_F8E4M3FN, 1}, &used), KVA_INVALID);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lora_language_model),        cmocka_unit_test(test_lora_of_a_transposed_weight),
       cmocka_unit_test(test_lora_keeps_decay),           cmocka_unit_test(test_lora_of_a_shared_weight),
       cmocka_unit_test(test_initialisers_train_by_name), cmocka_unit_test(test_zeros_train_by_name),
       cmocka_unit_test(test_patterns_without_match),     cmocka_unit_test(test_weights_of_another_shape),
+      cmocka_unit_test(test_weights_of_another_type),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

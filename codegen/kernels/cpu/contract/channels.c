@@ -252,12 +252,13 @@ static void split_rows(channels *x) {
     *rows = even_block(all, *rows / 2, tile);
 }
 
-/* The work of fewer panels is worth what a block copies. */
+/* The work of fewer panels is worth what a block copies. Depthwise, a panel reads channels of its own. */
 static bool may_split_panels(const channels *x) {
   double copied = (double)patch_elements(x, x->t.block_rows, x->t.block_columns) / (double)x->pitch;
   double products = (double)(x->t.block_rows * x->t.block_columns * x->g.kernel[0] * x->g.kernel[1] * x->panel);
-  if (x->t.panels == 1 || x->depthwise) return false;
-  return x->product || x->direct || (double)kva_ceil_div(x->t.panels, 2) * products >= MIN_PRODUCTS * copied;
+  if (x->t.panels == 1) return false;
+  return x->depthwise || x->product || x->direct ||
+         (double)kva_ceil_div(x->t.panels, 2) * products >= MIN_PRODUCTS * copied;
 }
 
 /* An item takes the panels that stay in the second cache, and all blocks, so that filters come there once; then less
@@ -275,6 +276,7 @@ static void share_out(channels *x) {
     if (!panels && x->t.blocks == 1) return;
     int64_t *less = panels && (x->t.blocks == 1 || read[0] < read[1]) ? &x->t.panels : &x->t.blocks;
     *less = kva_ceil_div(*less, 2);
+    if (x->depthwise) x->pitch = x->t.panels * x->panel;
   }
 }
 

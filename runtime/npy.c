@@ -35,6 +35,7 @@ typedef struct parser {
   kva_tensor *t;
   kva_dtype opaque; /* what elements of type V1 are; NONE: not known */
   bool has_descr, has_order, has_shape;
+  bool big, fortran; /* bytes, elements in another order than that of a tensor */
 } parser;
 
 static void skip_blanks(parser *p) {
@@ -85,9 +86,7 @@ static kva_status parse_descr(parser *p) {
   }
   for (int i = 0; i < N_CODES; i++) {
     if (!equals(code, code_size, codes[i].code)) continue;
-    if (big && kva_dtype_bits(codes[i].dtype) > 8)
-      return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc, "big-endian data ('%.*s'); save it with astype('<%s')", (int)n,
-                      s, codes[i].code);
+    p->big = big && *code != 'V' && kva_dtype_bits(codes[i].dtype) > 8; /* V are bytes without an order */
     p->t->dtype = codes[i].dtype;
     return KVA_OK;
   }
@@ -104,11 +103,10 @@ static bool accept_word(parser *p, const char *word) {
   return true;
 }
 
-/* Up to rank 1 Fortran order equals C order; parse_dict checks this once the rank is known. */
-static kva_status parse_order(parser *p, bool *fortran) {
+static kva_status parse_order(parser *p) {
   p->has_order = true;
-  *fortran = accept_word(p, "True");
-  return *fortran || accept_word(p, "False") ? KVA_OK : malformed(p, "True or False after 'fortran_order'");
+  p->fortran = accept_word(p, "True");
+  return p->fortran || accept_word(p, "False") ? KVA_OK : malformed(p, "True or False after 'fortran_order'");
 }
 
 static bool parse_extent(parser *p, int64_t *out) {
@@ -134,22 +132,21 @@ static kva_status parse_shape(parser *p) {
   return KVA_OK;
 }
 
-static kva_status parse_entry(parser *p, bool *fortran) {
+static kva_status parse_entry(parser *p) {
   const char *key;
   size_t n;
   if (!parse_string(p, &key, &n)) return malformed(p, "a key");
   if (!accept(p, ':')) return malformed(p, "':' after a key");
   if (equals(key, n, "descr")) return parse_descr(p);
-  if (equals(key, n, "fortran_order")) return parse_order(p, fortran);
+  if (equals(key, n, "fortran_order")) return parse_order(p);
   if (equals(key, n, "shape")) return parse_shape(p);
   return malformed(p, "one of the keys 'descr', 'fortran_order' and 'shape'");
 }
 
 static kva_status parse_dict(parser *p) {
-  bool fortran = false;
   if (!accept(p, '{')) return malformed(p, "'{'");
   while (!accept(p, '}')) {
-    KVA_TRY(parse_entry(p, &fortran));
+    KVA_TRY(parse_entry(p));
     if (accept(p, ',')) continue;
     if (!accept(p, '}')) return malformed(p, "',' or '}'");
     break;
@@ -158,9 +155,7 @@ static kva_status parse_dict(parser *p) {
   if (p->at != p->end) return malformed(p, "the end of the header after '}'");
   if (!p->has_descr || !p->has_order || !p->has_shape)
     return malformed(p, "all of the keys 'descr', 'fortran_order' and 'shape'");
-  if (fortran && p->t->rank > 1)
-    return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc,
-                    "elements are in Fortran order; save the array with numpy.ascontiguousarray");
+  p->fortran = p->fortran && p->t->rank > 1; /* up to rank 1 it equals C order */
   return KVA_OK;
 }
 
@@ -183,39 +178,78 @@ static kva_status find_header(parser *p, const char *file, size_t size) {
   return KVA_OK;
 }
 
-static kva_status view(const char *path, const void *data, size_t size, kva_dtype opaque, kva_diag *diag,
-                       kva_tensor *out_tensor) {
-  *out_tensor = (kva_tensor){0};
-  kva_tensor t = {0};
-  parser p = {.loc = {.file = path}, .diag = diag, .t = &t, .opaque = opaque};
-  KVA_TRY(find_header(&p, data, size));
-  const char *elements = p.end;
-  KVA_TRY(parse_dict(&p));
-  int64_t bytes = kva_tensor_bytes(&t), found = (int64_t)(size - (size_t)(elements - (const char *)data));
-  if (bytes < 0) return kva_error(diag, &p.loc, "the shape is too large to address");
+/* The tensor of a parser, with elements in the file. */
+static kva_status parse_file(parser *p, const void *data, size_t size) {
+  KVA_TRY(find_header(p, data, size));
+  const char *elements = p->end;
+  KVA_TRY(parse_dict(p));
+  int64_t bytes = kva_tensor_bytes(p->t), found = (int64_t)(size - (size_t)(elements - (const char *)data));
+  if (bytes < 0) return kva_error(p->diag, &p->loc, "the shape is too large to address");
   if (bytes != found)
-    return kva_error(diag, &p.loc, "the shape needs %lld bytes of elements, the file has %lld", (long long)bytes,
+    return kva_error(p->diag, &p->loc, "the shape needs %lld bytes of elements, the file has %lld", (long long)bytes,
                      (long long)found);
-  t.data = (void *)(uintptr_t)elements;
-  *out_tensor = t;
+  p->t->data = (void *)(uintptr_t)elements;
   return KVA_OK;
 }
 
 kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
-  return view(path, data, size, KVA_DTYPE_NONE, diag, out_tensor);
+  *out_tensor = (kva_tensor){0};
+  kva_tensor t = {0};
+  parser p = {.loc = {.file = path}, .diag = diag, .t = &t};
+  KVA_TRY(parse_file(&p, data, size));
+  if (p.big)
+    return kva_fail(diag, KVA_UNSUPPORTED, &p.loc,
+                    "big-endian data; save the array with astype(array.dtype.newbyteorder('<'))");
+  if (p.fortran)
+    return kva_fail(diag, KVA_UNSUPPORTED, &p.loc,
+                    "elements are in Fortran order; save the array with numpy.ascontiguousarray");
+  *out_tensor = t;
+  return KVA_OK;
+}
+
+/* Elements of `size` bytes whose first index runs fastest, to those whose last one does. */
+static void copy_fortran(const kva_tensor *t, size_t size, const char *from, char *to) {
+  int64_t index[KVA_ABI_MAX_RANK] = {0}, step[KVA_ABI_MAX_RANK], at = 0, n = 1;
+  for (int32_t d = 0; d < t->rank; d++) {
+    step[d] = n;
+    n *= t->dims[d];
+  }
+  for (int64_t i = 0; i < n; i++, to += size) {
+    memcpy(to, from + (size_t)at * size, size);
+    for (int32_t d = t->rank; d-- > 0;) {
+      at += step[d];
+      if (++index[d] < t->dims[d]) break;
+      at -= step[d] * t->dims[d];
+      index[d] = 0;
+    }
+  }
+}
+
+static void swap_bytes(char *data, size_t bytes, size_t word) {
+  for (size_t i = 0; i < bytes; i += word)
+    for (size_t a = i, b = i + word - 1; a < b; a++, b--) {
+      char low = data[a];
+      data[a] = data[b];
+      data[b] = low;
+    }
 }
 
 kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype opaque, kva_diag *diag,
                          kva_tensor *out_tensor) {
   *out_tensor = (kva_tensor){0};
-  kva_tensor t;
-  KVA_TRY(view(path, data, size, opaque, diag, &t));
-  size_t bytes = (size_t)kva_tensor_bytes(&t);
+  kva_tensor t = {0};
+  parser p = {.loc = {.file = path}, .diag = diag, .t = &t, .opaque = opaque};
+  KVA_TRY(parse_file(&p, data, size));
+  size_t bytes = (size_t)kva_tensor_bytes(&t), element = (size_t)kva_dtype_bits(t.dtype) / 8;
   const void *elements = t.data;
-  kva_loc loc = {.file = path};
   t.data = aligned_alloc(64, (bytes / 64 + 1) * 64);
-  if (!t.data) return kva_fail(diag, KVA_NO_MEMORY, &loc, "no memory for %zu bytes", bytes);
-  memcpy(t.data, elements, bytes);
+  if (!t.data) return kva_fail(diag, KVA_NO_MEMORY, &p.loc, "no memory for %zu bytes", bytes);
+  if (p.fortran)
+    copy_fortran(&t, element, elements, t.data);
+  else
+    memcpy(t.data, elements, bytes);
+  bool is_pair = t.dtype == KVA_C64 || t.dtype == KVA_C128;
+  if (p.big) swap_bytes(t.data, bytes, is_pair ? element / 2 : element);
   *out_tensor = t;
   return KVA_OK;
 }

@@ -4,14 +4,14 @@
 
 #include "runtime/runtime.h"
 
-/* Reads a file in C order and native (little-endian) byte order. *out_tensor owns its data; free it with
- * kva_npy_free. */
+/* Reads a file of either byte order, in C or Fortran order. *out_tensor owns its data; free it with kva_npy_free. */
 KVA_MUST_USE kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tensor *out_tensor);
 /* Like kva_npy_read, from memory; `path` is for messages. opaque: what elements of type V1 are, as package ml_dtypes
  * calls float8 types; where that is no such type, V1 is KVA_UNSUPPORTED. */
 KVA_MUST_USE kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype opaque, kva_diag *diag,
                                       kva_tensor *out_tensor);
-/* Like kva_npy_parse, without a copy: out_tensor->data points into `data`, may be unaligned, and is read-only. */
+/* Like kva_npy_parse, without a copy: out_tensor->data points into `data`, may be unaligned, and is read-only.
+ * Big-endian elements and those in Fortran order are KVA_UNSUPPORTED. */
 KVA_MUST_USE kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag,
                                      kva_tensor *out_tensor);
 void kva_npy_free(kva_tensor *tensor);

@@ -53,6 +53,13 @@ says ", 0 beyond the tolerance"
   grep -q 'kv.relu' "$work/small/model.kv"
   trials=$(sed -n 's/ trials$//p' "$work/out")
   [ "$trials" -le 40 ] || fail "reduce takes $trials trials"
+
+  # The command has the options that decide what is compiled, and what is an error.
+  options=(--math int8 --threads 1 --rtol 2e-05 -o "$work/options")
+  expect 1 diff "$work/small/model.kv" --input "$work/small/input0.npy" "${options[@]}"
+  says "/options/input0.npy --math int8 --threads 1 --rtol 2e-05"
+  expect 0 reduce "${run[@]}" "${options[@]}"
+  says "/options/input0.npy --math int8 --threads 1 --rtol 2e-05"
 )
 expect 0 diff "$work/found/model.kv" --input "$work/found/input0.npy"
 for read in "$work/small/model.kv" "$work/found/model.kv --input $work/small/input0.npy"; do

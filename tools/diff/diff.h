@@ -50,6 +50,7 @@ typedef struct kva_diff_target {
   kva_target_options options;
   const char *device;
   int threads;
+  const char *arguments; /* " --math int8": what the command that shows a failure needs, too */
 } kva_diff_target;
 /* Compiles as for `kvasir run`, and runs. */
 KVA_MUST_USE kva_status kva_diff_compiled(const kva_diff_values *v, const kva_diff_part *part,

@@ -49,7 +49,6 @@ static kva_status write_inputs(const kva_diff_values *v, const kva_module *m, co
     KVA_TRY(status);
     printf(" --input %s", path);
   }
-  printf("\n");
   return KVA_OK;
 }
 
@@ -63,10 +62,8 @@ kva_status kva_diff_write(const kva_diff_values *v, const kva_diff_part *part, c
   snprintf(path, sizeof path, "%s/model.%s", dir, large ? "onnx" : "kv");
   kva_status status = large ? kva_export_onnx(m, path, NULL, NULL, diag) : write_text(m, path, diag);
   if (status == KVA_OK) printf("to see it: kvasir %s %s", check->only_compile ? "show" : "diff", path);
-  if (status == KVA_OK && check->only_compile)
-    printf("\n");
-  else if (status == KVA_OK)
-    status = write_inputs(v, m, dir, diag);
+  if (status == KVA_OK && !check->only_compile) status = write_inputs(v, m, dir, diag);
+  if (status == KVA_OK) printf("%s\n", check->only_compile ? "" : check->target->arguments);
   kva_module_destroy(m);
   return status;
 }

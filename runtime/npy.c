@@ -26,6 +26,33 @@ static bool is_opaque(kva_dtype t) {
   return kva_dtype_is_float(t) && kva_dtype_bits(t) == 8;
 }
 
+static const char *code_of(kva_dtype t) {
+  if (is_opaque(t)) return opaque_code; /* NumPy does not read f1 */
+  for (int i = 0; i < N_CODES; i++)
+    if (codes[i].dtype == t) return codes[i].code;
+  return NULL;
+}
+
+/* The type that t is written as; KVA_DTYPE_NONE: t cannot be written. */
+static kva_dtype written_type(kva_dtype t) {
+  if (code_of(t)) return t;
+  if (kva_dtype_is_float(t)) return KVA_F32;
+  if (kva_dtype_is_int(t)) return kva_dtype_is_unsigned(t) ? KVA_U8 : KVA_I8;
+  return KVA_DTYPE_NONE;
+}
+
+static void convert(const kva_tensor *from, kva_dtype type, void *to, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    if (kva_dtype_is_float(type))
+      kva_store_f64(type, to, i, kva_load_f64(from->dtype, from->data, i));
+    else
+      kva_store_i64(type, to, i, kva_load_i64(from->dtype, from->data, i));
+}
+
+static double number_at(const kva_tensor *t, int64_t i) {
+  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+}
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct parser {
@@ -33,7 +60,7 @@ typedef struct parser {
   kva_loc loc;
   kva_diag *diag;
   kva_tensor *t;
-  kva_dtype opaque; /* what elements of type V1 are; NONE: not known */
+  kva_dtype wanted;
   bool has_descr, has_order, has_shape;
   bool big, fortran; /* bytes, elements in another order than that of a tensor */
 } parser;
@@ -78,10 +105,10 @@ static kva_status parse_descr(parser *p) {
   const char *code = marked ? s + 1 : s;
   size_t code_size = marked ? n - 1 : n;
   if (equals(code, code_size, opaque_code)) {
-    if (!is_opaque(p->opaque))
+    if (!is_opaque(p->wanted))
       return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc,
                       "elements of type V1, which is any type of 8 bits, where no float8 is expected");
-    p->t->dtype = p->opaque;
+    p->t->dtype = p->wanted;
     return KVA_OK;
   }
   for (int i = 0; i < N_CODES; i++) {
@@ -234,31 +261,67 @@ static void swap_bytes(char *data, size_t bytes, size_t word) {
     }
 }
 
-kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype opaque, kva_diag *diag,
-                         kva_tensor *out_tensor) {
-  *out_tensor = (kva_tensor){0};
-  kva_tensor t = {0};
-  parser p = {.loc = {.file = path}, .diag = diag, .t = &t, .opaque = opaque};
-  KVA_TRY(parse_file(&p, data, size));
-  size_t bytes = (size_t)kva_tensor_bytes(&t), element = (size_t)kva_dtype_bits(t.dtype) / 8;
-  const void *elements = t.data;
-  t.data = aligned_alloc(64, (bytes / 64 + 1) * 64);
-  if (!t.data) return kva_fail(diag, KVA_NO_MEMORY, &p.loc, "no memory for %zu bytes", bytes);
-  if (p.fortran)
-    copy_fortran(&t, element, elements, t.data);
+static kva_status allocate(size_t bytes, parser *p, void **out) {
+  *out = aligned_alloc(64, (bytes / 64 + 1) * 64);
+  return *out ? KVA_OK : kva_fail(p->diag, KVA_NO_MEMORY, &p->loc, "no memory for %zu bytes", bytes);
+}
+
+static kva_status read_elements(parser *p, size_t bytes) {
+  kva_tensor *t = p->t;
+  size_t element = (size_t)kva_dtype_bits(t->dtype) / 8;
+  const void *elements = t->data;
+  KVA_TRY(allocate(bytes, p, &t->data));
+  if (p->fortran)
+    copy_fortran(t, element, elements, t->data);
   else
-    memcpy(t.data, elements, bytes);
-  bool is_pair = t.dtype == KVA_C64 || t.dtype == KVA_C128;
-  if (p.big) swap_bytes(t.data, bytes, is_pair ? element / 2 : element);
-  *out_tensor = t;
+    memcpy(t->data, elements, bytes);
+  bool is_pair = t->dtype == KVA_C64 || t->dtype == KVA_C128;
+  if (p->big) swap_bytes(t->data, bytes, is_pair ? element / 2 : element);
   return KVA_OK;
 }
 
-kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tensor *out_tensor) {
+/* The tensor in the type that is expected, if it was widened to be written. */
+static kva_status narrow(parser *p, size_t bytes) {
+  kva_tensor *wide = p->t, t = *wide;
+  if (p->wanted == wide->dtype || written_type(p->wanted) != wide->dtype) return KVA_OK;
+  t.dtype = p->wanted;
+  KVA_TRY(allocate((size_t)kva_tensor_bytes(&t), p, &t.data));
+  memset(t.data, 0, (size_t)kva_tensor_bytes(&t));
+  int64_t n = (int64_t)bytes * 8 / kva_dtype_bits(wide->dtype);
+  convert(wide, t.dtype, t.data, n);
+  for (int64_t i = 0; i < n; i++) {
+    double is = number_at(wide, i);
+    if (number_at(&t, i) == is) continue;
+    free(t.data);
+    return kva_error(p->diag, &p->loc, "element %lld is %g, which is no %s", (long long)i, is,
+                     kva_dtype_name(p->wanted));
+  }
+  free(wide->data);
+  *wide = t;
+  return KVA_OK;
+}
+
+kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype wanted, kva_diag *diag,
+                         kva_tensor *out_tensor) {
+  *out_tensor = (kva_tensor){0};
+  kva_tensor t = {0};
+  parser p = {.loc = {.file = path}, .diag = diag, .t = &t, .wanted = wanted};
+  KVA_TRY(parse_file(&p, data, size));
+  size_t bytes = (size_t)kva_tensor_bytes(&t);
+  KVA_TRY(read_elements(&p, bytes));
+  kva_status status = narrow(&p, bytes);
+  if (status)
+    free(t.data);
+  else
+    *out_tensor = t;
+  return status;
+}
+
+kva_status kva_npy_read(const char *path, kva_dtype wanted, kva_diag *diag, kva_tensor *out_tensor) {
   *out_tensor = (kva_tensor){0};
   kva_file file;
   KVA_TRY(kva_file_map(path, diag, &file));
-  kva_status status = kva_npy_parse(path, file.data, file.size, KVA_DTYPE_NONE, diag, out_tensor);
+  kva_status status = kva_npy_parse(path, file.data, file.size, wanted, diag, out_tensor);
   kva_file_unmap(&file);
   return status;
 }
@@ -269,21 +332,6 @@ void kva_npy_free(kva_tensor *tensor) {
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
-
-static const char *code_of(kva_dtype t) {
-  if (is_opaque(t)) return opaque_code; /* NumPy does not read f1 */
-  for (int i = 0; i < N_CODES; i++)
-    if (codes[i].dtype == t) return codes[i].code;
-  return NULL;
-}
-
-/* The type that t is written as; KVA_DTYPE_NONE: t cannot be written. */
-static kva_dtype written_type(kva_dtype t) {
-  if (code_of(t)) return t;
-  if (kva_dtype_is_float(t)) return KVA_F32;
-  if (kva_dtype_is_int(t)) return kva_dtype_is_unsigned(t) ? KVA_U8 : KVA_I8;
-  return KVA_DTYPE_NONE;
-}
 
 static void add_header(kva_text *text, const kva_tensor *t, kva_dtype type) {
   kva_text dict = {0};
@@ -301,14 +349,6 @@ static void add_header(kva_text *text, const kva_tensor *t, kva_dtype type) {
   kva_text_add_bytes(text, dict.data, dict.len);
   text->cut = text->cut || dict.cut;
   kva_text_free(&dict);
-}
-
-static void convert(const kva_tensor *from, kva_dtype type, void *to, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    if (kva_dtype_is_float(type))
-      kva_store_f64(type, to, i, kva_load_f64(from->dtype, from->data, i));
-    else
-      kva_store_i64(type, to, i, kva_load_i64(from->dtype, from->data, i));
 }
 
 kva_status kva_npy_write(const char *path, const kva_tensor *t, kva_diag *diag) {

@@ -68,7 +68,7 @@ static bool take_element(argument *a, const kva_tensor *file, int64_t k) {
 /* Converts other element types, since .npy has no bf16. */
 static kva_status fill_from_file(argument *a, const char *path, kva_diag *diag) {
   kva_tensor file = {0};
-  KVA_TRY(kva_npy_read(path, diag, &file));
+  KVA_TRY(kva_npy_read(path, KVA_DTYPE_NONE, diag, &file));
   int64_t bytes = kva_tensor_bytes(&file), n = bytes * 8 / kva_dtype_bits(file.dtype), k = 0;
   bool fits = n == a->tensor.dims[0];
   while (fits && k < n && take_element(a, &file, k)) k++;

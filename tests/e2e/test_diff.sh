@@ -97,6 +97,17 @@ says "1 beyond the tolerance; 1 of them from"
 expect 1 diff "$chain" --pin N=3 --against "$work/empty"
 says "no file in $work/empty has the name of a value"
 
+# Files have no types of 4 bits and no names of those of 8; the model says what they are.
+for type in int4 float4e2m1 float8e4m3fn; do
+  printf 'main (%s[N] x) => (%s[N] t, float[N] y) {\n  y = kv.cast <to = float> (x)\n  t = kv.cast <to = %s> (y)\n}\n' \
+    $type $type $type >"$work/narrow.kv"
+  expect 0 run "$work/narrow.kv" --pin N=3 -o "$work/$type"
+  expect 0 run "$work/narrow.kv" -i "x=$work/$type/t.npy" -o "$work/again"
+  cmp -s "$work/$type/t.npy" "$work/again/t.npy" || fail "$type: other elements from a file"
+  expect 0 diff "$work/narrow.kv" --pin N=3 --against "$work/$type"
+  says "2 of them from"
+done
+
 # Symbols that no value of a piece has as an extent; states; sizes that data decides.
 cat >"$work/symbols.kv" <<'END'
 main (float[N, M] x) => (float[S] y) {

@@ -48,7 +48,7 @@ static void types_round_trip(void **unused) {
           .dtype = types[i], .rank = rank, .dims = {rank == 1 ? 6 : 3, rank == 2 ? 2 : 1, 2}, .data = bytes};
       kva_tensor back;
       assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
-      assert_int_equal(kva_npy_read(path, NULL, &back), KVA_OK);
+      assert_int_equal(kva_npy_read(path, KVA_DTYPE_NONE, NULL, &back), KVA_OK);
       assert_int_equal(back.dtype, t.dtype);
       assert_int_equal(back.rank, rank);
       for (int d = 0; d < rank; d++) assert_int_equal(back.dims[d], t.dims[d]);
@@ -65,14 +65,14 @@ static void types_of_ml_dtypes(void **unused) {
   uint16_t bf16[] = {kva_f32_to_bf16(1.5f), kva_f32_to_bf16(-8)};
   kva_tensor t = {KVA_BF16, 1, {2}, bf16}, back;
   assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
-  assert_int_equal(kva_npy_read(path, NULL, &back), KVA_OK);
+  assert_int_equal(kva_npy_read(path, KVA_DTYPE_NONE, NULL, &back), KVA_OK);
   assert_int_equal(back.dtype, KVA_BF16);
   assert_memory_equal(back.data, bf16, sizeof bf16);
   kva_npy_free(&back);
   uint8_t f8[] = {0x38, 0xC0, 0x01};
   t = (kva_tensor){KVA_F8E4M3FN, 1, {3}, f8};
   assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
-  assert_int_equal(kva_npy_read(path, NULL, &back), KVA_UNSUPPORTED);
+  assert_int_equal(kva_npy_read(path, KVA_DTYPE_NONE, NULL, &back), KVA_UNSUPPORTED);
   kva_file file;
   assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
   assert_int_equal(kva_npy_parse(path, file.data, file.size, KVA_U8, NULL, &back), KVA_UNSUPPORTED);
@@ -93,9 +93,25 @@ static void narrow_types_are_widened(void **unused) {
   uint8_t nibbles[] = {0x8F, 0x07};
   kva_tensor t = {KVA_I4, 1, {3}, nibbles};
   assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
-  assert_int_equal(kva_npy_read(path, NULL, &back), KVA_OK);
+  assert_int_equal(kva_npy_read(path, KVA_DTYPE_NONE, NULL, &back), KVA_OK);
   assert_int_equal(back.dtype, KVA_I8);
   assert_memory_equal(back.data, ((const int8_t[]){-1, -8, 7}), 3);
+  kva_npy_free(&back);
+  assert_int_equal(kva_npy_read(path, KVA_U4, NULL, &back), KVA_OK); /* of another type */
+  assert_int_equal(back.dtype, KVA_I8);
+  kva_npy_free(&back);
+  assert_int_equal(kva_npy_read(path, KVA_I4, NULL, &back), KVA_OK);
+  assert_int_equal(back.dtype, KVA_I4);
+  assert_int_equal(back.dims[0], 3);
+  assert_memory_equal(back.data, nibbles, 2);
+  kva_npy_free(&back);
+  assert_int_equal(kva_npy_read(path, KVA_I2, NULL, &back), KVA_INVALID); /* -8 */
+  assert_null(back.data);
+  t = (kva_tensor){KVA_F4E2M1, 1, {3}, nibbles};
+  assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
+  assert_int_equal(kva_npy_read(path, KVA_F4E2M1, NULL, &back), KVA_OK);
+  assert_int_equal(back.dtype, KVA_F4E2M1);
+  assert_memory_equal(back.data, nibbles, 2);
   kva_npy_free(&back);
   t = (kva_tensor){KVA_STRING, 0, {0}, nibbles};
   assert_int_equal(kva_npy_write(path, &t, NULL), KVA_UNSUPPORTED);
@@ -240,7 +256,7 @@ static void truncated_files_are_refused(void **unused) {
   file[11] = (char)0xff;
   assert_int_equal(kva_npy_parse("x.npy", file, sizeof good - 1, KVA_DTYPE_NONE, NULL, &t), KVA_INVALID);
   kva_diag *diag = kva_diag_create();
-  assert_int_equal(kva_npy_read("no/such/file.npy", diag, &t), KVA_IO);
+  assert_int_equal(kva_npy_read("no/such/file.npy", KVA_DTYPE_NONE, diag, &t), KVA_IO);
   assert_int_equal(kva_diag_errors(diag), 1);
   kva_diag_destroy(diag);
 }

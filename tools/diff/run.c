@@ -63,7 +63,7 @@ static kva_status expected_from_file(run *r, const kva_value *v, kva_ref_tensor 
     if (*c == '/') *c = '_';
   strcat(path, ".npy");
   if (access(path, R_OK) != 0) return KVA_OK;
-  KVA_TRY(kva_npy_read(path, r->diag, &t));
+  KVA_TRY(kva_npy_read(path, v->type->dtype, r->diag, &t));
   kva_ref_tensor_free(*w);
   *w = kva_ref_tensor_from_data(t.dtype, (uint32_t)t.rank, t.dims, t.data);
   kva_npy_free(&t);

@@ -178,7 +178,8 @@ static kva_status add_table(const place *p, kva_text *text) {
 static kva_status add_field(const place *p, kva_text *text) {
   kva_tensor t;
   if (kva_exp_failure(p->o->jobs, p->o->seeds, 0)) return KVA_OK;
-  KVA_TRY(kva_npy_read(kva_arena_printf(p->arena, "%s/%s.npy", p->o->jobs[0].folder, p->plot->metric), p->diag, &t));
+  KVA_TRY(kva_npy_read(kva_arena_printf(p->arena, "%s/%s.npy", p->o->jobs[0].folder, p->plot->metric), KVA_DTYPE_NONE,
+                       p->diag, &t));
   bool square = t.rank == 2 && t.dims[0] == t.dims[1] && t.dims[0] >= 2 && t.dims[0] <= 400 && t.dtype == KVA_F64;
   kva_svg_field field = {p->plot->title, p->plot->x_title, p->plot->y_title, square ? (int)t.dims[0] : 0, t.data};
   if (square) kva_svg_add_field(text, &field);

@@ -39,7 +39,7 @@ static kva_status load_metrics(kva_exp_job *job, kva_arena *arena, kva_diag *dia
 static kva_status load_tensor(kva_exp_job *job, const char *file, kva_arena *arena, kva_diag *diag) {
   kva_tensor t;
   int64_t n = 1;
-  KVA_TRY(kva_npy_read(kva_arena_printf(arena, "%s/%s", job->folder, file), diag, &t));
+  KVA_TRY(kva_npy_read(kva_arena_printf(arena, "%s/%s", job->folder, file), KVA_DTYPE_NONE, diag, &t));
   for (int32_t d = 0; d < t.rank; d++) n *= t.dims[d];
   if (n == 1)
     add_value(job, arena, kva_arena_strndup(arena, file, strlen(file) - 4),

@@ -48,6 +48,8 @@ static kva_status symbol(kva_import *im, const char *key, const char *name, kva_
   const char *unique = unique_symbol(im, name);
   *out = kva_expr_symbol(im->m->exprs, unique);
   KVA_TRY(kva_import_pin(im, unique, out));
+  /* As the file calls it, too, unless another symbol may have that name here. */
+  if (key && strcmp(key, identifier(im->m->arena, key)) != 0) KVA_TRY(kva_import_pin(im, key, out));
   if (key) kva_map_set_str(im->symbols, key, (void *)*out);
   return KVA_OK;
 }

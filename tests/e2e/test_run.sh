@@ -81,6 +81,17 @@ expect 1 run tests/fuzz/corpus/onnx/symbolic.onnx --pin N=2.0
 says "pin N=2.0: expected a number that is not negative"
 ! grep -q "no such symbol" "$work/out" || fail "a wrong pin is called an unknown symbol: $(cat "$work/out")"
 
+# A symbol that is no identifier has the name of the file as well as the one that messages and headers give it.
+echo 'model rows (float[batch_size, 3] x) => (float[batch_size, 3] y) { y = kv.neg(x) }' >"$work/rows.kv"
+expect 0 export "$work/rows.kv" -o "$work/rows.onnx"
+LC_ALL=C sed 's/batch_size/batch-size/g' "$work/rows.onnx" >"$work/dash.onnx"
+for name in batch-size batch_size; do
+  expect 0 run "$work/dash.onnx" --pin $name=4
+  says "float[4, 3]"
+done
+expect 1 run "$work/dash.onnx" --pin batch.size=4
+says "pin batch.size: the model has no such symbol; it has: batch_size"
+
 # Extents that are assumed to be equal are checked before a step runs, also those that a step computes.
 cat >"$work/assume.kv" <<'KV'
 model assume (float[N, 3] a, float[M] b, int64 n) => (float[N, 3] y, float[C] z) {

@@ -26,6 +26,11 @@ static bool is_opaque(kva_dtype t) {
   return kva_dtype_is_float(t) && kva_dtype_bits(t) == 8;
 }
 
+/* Several elements in a byte. */
+static bool is_packed(kva_dtype t) {
+  return (kva_dtype_is_float(t) || kva_dtype_is_int(t)) && kva_dtype_bits(t) < 8;
+}
+
 static const char *code_of(kva_dtype t) {
   if (is_opaque(t)) return opaque_code; /* NumPy does not read f1 */
   for (int i = 0; i < N_CODES; i++)
@@ -63,6 +68,7 @@ typedef struct parser {
   kva_dtype wanted;
   bool has_descr, has_order, has_shape;
   bool big, fortran; /* bytes, elements in another order than that of a tensor */
+  bool codes;        /* elements have the bits of a type of 4 or 2 bits, in a byte each */
 } parser;
 
 static void skip_blanks(parser *p) {
@@ -105,10 +111,11 @@ static kva_status parse_descr(parser *p) {
   const char *code = marked ? s + 1 : s;
   size_t code_size = marked ? n - 1 : n;
   if (equals(code, code_size, opaque_code)) {
-    if (!is_opaque(p->wanted))
+    p->codes = is_packed(p->wanted);
+    if (!p->codes && !is_opaque(p->wanted))
       return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc,
-                      "elements of type V1, which is any type of 8 bits, where no float8 is expected");
-    p->t->dtype = p->wanted;
+                      "elements of type V1, which is any type of package ml_dtypes, where none is expected");
+    p->t->dtype = p->codes ? KVA_U8 : p->wanted;
     return KVA_OK;
   }
   for (int i = 0; i < N_CODES; i++) {
@@ -280,25 +287,38 @@ static kva_status read_elements(parser *p, size_t bytes) {
   return KVA_OK;
 }
 
-/* The tensor in the type that is expected, if it was widened to be written. */
+/* The lowest bits of each byte are an element. */
+static void pack_codes(const uint8_t *bytes, int64_t n, kva_tensor *t) {
+  kva_dtype type = kva_dtype_bits(t->dtype) == 4 ? KVA_U4 : KVA_U2;
+  for (int64_t i = 0; i < n; i++) kva_store_i64(type, t->data, i, bytes[i] & (type == KVA_U4 ? 15 : 3));
+}
+
+static kva_status pack_numbers(const parser *p, const kva_tensor *wide, int64_t n, kva_tensor *t) {
+  convert(wide, t->dtype, t->data, n);
+  for (int64_t i = 0; i < n; i++)
+    if (number_at(t, i) != number_at(wide, i))
+      return kva_error(p->diag, &p->loc, "element %lld is %g, which is no %s", (long long)i, number_at(wide, i),
+                       kva_dtype_name(t->dtype));
+  return KVA_OK;
+}
+
+/* The tensor in the type that is expected, if it is in a wider one because files have no other. */
 static kva_status narrow(parser *p, size_t bytes) {
   kva_tensor *wide = p->t, t = *wide;
-  if (p->wanted == wide->dtype || written_type(p->wanted) != wide->dtype) return KVA_OK;
+  bool widened = p->wanted != wide->dtype && written_type(p->wanted) == wide->dtype;
+  if (!p->codes && !widened) return KVA_OK;
   t.dtype = p->wanted;
   KVA_TRY(allocate((size_t)kva_tensor_bytes(&t), p, &t.data));
   memset(t.data, 0, (size_t)kva_tensor_bytes(&t));
   int64_t n = (int64_t)bytes * 8 / kva_dtype_bits(wide->dtype);
-  convert(wide, t.dtype, t.data, n);
-  for (int64_t i = 0; i < n; i++) {
-    double is = number_at(wide, i);
-    if (number_at(&t, i) == is) continue;
-    free(t.data);
-    return kva_error(p->diag, &p->loc, "element %lld is %g, which is no %s", (long long)i, is,
-                     kva_dtype_name(p->wanted));
-  }
-  free(wide->data);
-  *wide = t;
-  return KVA_OK;
+  kva_status status = KVA_OK;
+  if (p->codes)
+    pack_codes(wide->data, n, &t);
+  else
+    status = pack_numbers(p, wide, n, &t);
+  free(status ? t.data : wide->data);
+  if (!status) *wide = t;
+  return status;
 }
 
 kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype wanted, kva_diag *diag,

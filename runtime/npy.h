@@ -6,8 +6,9 @@
 
 /* Reads a file of either byte order, in C or Fortran order. *out_tensor owns its data; free it with kva_npy_free.
  * wanted: the type that is expected (KVA_DTYPE_NONE: any). It says what elements of type V1 are, as package ml_dtypes
- * calls float8 types; where it is no such type, V1 is KVA_UNSUPPORTED. A type of 4 or 2 bits is made of the one that
- * kva_npy_write widens it to, whose elements must fit. A file of another type is read as it is. */
+ * calls float8 types and those of 4 and 2 bits; where it is no such type, V1 is KVA_UNSUPPORTED. A type of 4 or 2 bits
+ * is also made of the one that kva_npy_write widens it to, whose elements must fit. A file of another type is read as
+ * it is. */
 KVA_MUST_USE kva_status kva_npy_read(const char *path, kva_dtype wanted, kva_diag *diag, kva_tensor *out_tensor);
 /* Like kva_npy_read, from memory; `path` is for messages. */
 KVA_MUST_USE kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype wanted, kva_diag *diag,

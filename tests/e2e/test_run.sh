@@ -230,7 +230,7 @@ expect 2 run "$work/narrow.kv" --pb
 says "give --output"
 printf 'main (uint8[N] z) => (uint8[N] y) {\n  y = kv.add(z, z)\n}\n' >"$work/bytes.kv"
 expect 1 run "$work/bytes.kv" -i "$work/narrow/z.npy"
-says "which is any type of 8 bits, where no float8 is expected"
+says "which is any type of package ml_dtypes, where none is expected"
 
 # The weights of a file are in memory once: the process takes little beside them.
 if [ -z "${KVASIR_SANITIZED:-}" ]; then

@@ -85,6 +85,21 @@ static void types_of_ml_dtypes(void **unused) {
   assert_int_equal(parse(dict, (const char *)f8, sizeof f8, NULL, &back), KVA_OK);
   assert_int_equal(back.dtype, KVA_F8E5M2);
   kva_npy_free(&back);
+
+  /* Types of 4 and 2 bits have a byte for each element, whose other bits mean nothing. */
+  static const char bytes[] =
+      "\x93NUMPY\1\0\x39\0{'descr': '<V1', 'fortran_order': False, 'shape': (3,), }\x0f\xf8\x02";
+  static const struct {
+    kva_dtype type;
+    uint8_t packed[2];
+    int n;
+  } cases[] = {{KVA_I4, {0x8F, 2}, 2}, {KVA_U4, {0x8F, 2}, 2}, {KVA_F4E2M1, {0x8F, 2}, 2}, {KVA_I2, {0x23}, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    assert_int_equal(kva_npy_parse("x.npy", bytes, sizeof bytes - 1, cases[i].type, NULL, &back), KVA_OK);
+    assert_int_equal(back.dtype, cases[i].type);
+    assert_memory_equal(back.data, cases[i].packed, (size_t)cases[i].n);
+    kva_npy_free(&back);
+  }
 }
 
 static void narrow_types_are_widened(void **unused) {

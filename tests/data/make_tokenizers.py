@@ -109,6 +109,14 @@ def words():
     return t
 
 
+def by_patterns(*patterns):
+    """Each unknown run of a piece is one token, so that numbers tell where pieces end."""
+    t = Tokenizer(models.BPE(unk_token="[UNK]", fuse_unk=True))
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns])
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=200, special_tokens=["[UNK]"], limit_alphabet=40, show_progress=False))
+    return t
+
+
 def bert():
     t = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20))
     t.normalizer = normalizers.BertNormalizer()
@@ -155,9 +163,12 @@ def cases():
     return plain + ["".join(r.choice(alphabet) for _ in range(r.randint(1, 30))) for _ in range(60)]
 
 
+# DeepSeek has the first, BLOOM the second.
+LINES = [r"\s+$", r" ?[^(\s|[.,!?…。，、।۔،])]+", r"^\s"]
+
 MAKERS = {"gpt2": gpt2, "llama3": lambda: llama3(LLAMA3), "o200k": lambda: llama3(O200K), "llama2": llama2,
           "metaspace": metaspace, "words": words, "qwen": qwen, "nfd": nfd, "bert": bert, "unigram": unigram,
-          "unigram_bytes": unigram_bytes}
+          "unigram_bytes": unigram_bytes, "lines": lambda: by_patterns(*LINES)}
 
 
 def check(rows):

@@ -21,7 +21,7 @@ enum { STEPS_AT_LEAST = 1000000, HEAP_KIB = 64 << 10 };
 
 typedef struct translator {
   const char *begin, *at, *end;
-  bool in_set;
+  int sets; /* that the place is in */
   kva_text out;
   const kva_loc *loc;
   kva_diag *diag;
@@ -66,13 +66,13 @@ static bool is_punctuation(char c) {
 static kva_status escape(translator *t) {
   char c = t->at + 1 < t->end ? t->at[1] : 0;
   if (c == 'p' || c == 'P') return property(t);
-  if (c == 'W' && t->in_set) return unsupported(t, "\\W in a set");
+  if (c == 'W' && t->sets) return unsupported(t, "\\W in a set");
   if (c == 's')
     replace(t, 2, "\\p{White_Space}");
   else if (c == 'S')
     replace(t, 2, "\\P{White_Space}");
   else if (c == 'w')
-    replace(t, 2, t->in_set ? WORD : "[" WORD "]");
+    replace(t, 2, t->sets ? WORD : "[" WORD "]");
   else if (c == 'W')
     replace(t, 2, "[^" WORD "]");
   else if (c && (strchr("dDrntfx", c) || is_punctuation(c)))
@@ -109,13 +109,24 @@ static kva_status repetition(translator *t) {
 
 static kva_status set_begin(translator *t) {
   copy(t, at_text(t, "[^") ? 2 : 1);
-  t->in_set = true;
+  t->sets = 1;
   return at_text(t, "]") ? unsupported(t, "an empty set") : KVA_OK;
 }
 
+/* A set in a set is a union, which needs no brackets, unless a '-' beside them would become a range. */
+static kva_status inner_bracket(translator *t) {
+  bool begins = *t->at == '[';
+  if (t->at[-1] == '-' || (t->end - t->at > 1 && strchr(begins ? "^:]-" : "-", t->at[1])))
+    return unsupported(t, "this set in a set");
+  t->sets += begins ? 1 : -1;
+  t->at++;
+  return KVA_OK;
+}
+
 static kva_status in_set(translator *t) {
-  if (*t->at == '[' || at_text(t, "&&")) return unsupported(t, "a set in a set");
-  t->in_set = *t->at != ']';
+  if (at_text(t, "&&")) return unsupported(t, "an intersection of sets");
+  if (*t->at == '[' || (*t->at == ']' && t->sets > 1)) return inner_bracket(t);
+  if (*t->at == ']') t->sets = 0;
   copy(t, 1);
   return KVA_OK;
 }
@@ -124,7 +135,7 @@ static kva_status translate(translator *t) {
   while (t->at < t->end) {
     if (*t->at == '\\')
       KVA_TRY(escape(t));
-    else if (t->in_set)
+    else if (t->sets)
       KVA_TRY(in_set(t));
     else if (*t->at == '[')
       KVA_TRY(set_begin(t));
@@ -132,8 +143,10 @@ static kva_status translate(translator *t) {
       KVA_TRY(group(t));
     else if (*t->at == '{')
       KVA_TRY(repetition(t));
-    else if (*t->at == '^' || *t->at == '$')
-      return unsupported(t, "this operator");
+    else if (*t->at == '^')
+      replace(t, 1, "(?m:^)"); /* of every line, as Ruby has it */
+    else if (*t->at == '$')
+      replace(t, 1, "(?m:$)");
     else
       copy(t, 1);
   }

@@ -165,10 +165,11 @@ def cases():
 
 # DeepSeek has the first, BLOOM the second.
 LINES = [r"\s+$", r" ?[^(\s|[.,!?…。，、।۔،])]+", r"^\s"]
+WORDS = [r"\w+", r"[\w\s]+", r"\W"]
 
 MAKERS = {"gpt2": gpt2, "llama3": lambda: llama3(LLAMA3), "o200k": lambda: llama3(O200K), "llama2": llama2,
           "metaspace": metaspace, "words": words, "qwen": qwen, "nfd": nfd, "bert": bert, "unigram": unigram,
-          "unigram_bytes": unigram_bytes, "lines": lambda: by_patterns(*LINES)}
+          "unigram_bytes": unigram_bytes, "lines": lambda: by_patterns(*LINES), "patterns": lambda: by_patterns(*WORDS)}
 
 
 def check(rows):

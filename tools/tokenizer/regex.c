@@ -16,8 +16,9 @@ enum { STEPS_AT_LEAST = 1000000, HEAP_KIB = 64 << 10 };
 
 /* ---- from Oniguruma's syntax to PCRE2's -------------------------------------------------------------------------- */
 
-/* Unicode technical standard 18, annex C; PCRE2's own \w has no marks. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}"
+/* Oniguruma's \w; PCRE2's own has no marks. Outside of sets the numbers of Latin-1 belong to it, too. */
+#define WORD    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define NUMBERS "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 typedef struct translator {
   const char *begin, *at, *end;
@@ -72,9 +73,9 @@ static kva_status escape(translator *t) {
   else if (c == 'S')
     replace(t, 2, "\\P{White_Space}");
   else if (c == 'w')
-    replace(t, 2, t->sets ? WORD : "[" WORD "]");
+    replace(t, 2, t->sets ? WORD : "[" WORD NUMBERS "]");
   else if (c == 'W')
-    replace(t, 2, "[^" WORD "]");
+    replace(t, 2, "[^" WORD NUMBERS "]");
   else if (c && (strchr("dDrntfx", c) || is_punctuation(c)))
     copy(t, 2);
   else

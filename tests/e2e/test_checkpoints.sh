@@ -156,6 +156,13 @@ grep -q '"sliding_window": 2' "$work/m/config.json" || fail "the window was not 
 expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
 python3 -B "$work/npy.py" "$work/o/logits.npy" "$work/m/logits.npy" || fail "qwen2 without a field: other logits"
 
+# ---- the type of a scaled rope may stand there twice, by its old name, too
+copy $llama && edit config.json 's/"default"/"linear", "type": "linear", "factor": 2.0/'
+mkdir -p "$work/linear"
+expect 0 run "$work/m" --input tokens="$work/m/tokens.npy" --output "$work/o"
+expect 0 run $llama -D rope_type=linear -D rope_factor=2.0 --input tokens=$llama/tokens.npy --output "$work/linear"
+cmp "$work/o/logits.npy" "$work/linear/logits.npy" || fail "a linear rope that is named twice: other logits"
+
 # ---- buffers are no parameters: a mask of GPT-2 may be of bools
 copy tests/data/checkpoints/gpt2
 python3 - "$work/m/model.safetensors" <<'PY'
@@ -214,8 +221,10 @@ copy $llama && edit config.json 's/"mlp_bias": false/"mlp_bias": true, "new_thin
 refused 'fields that' 'mlp_bias = true, new_thing = 3'
 copy $llama && edit config.json 's/"model_type": "llama"/"model_type": "phi9"/'
 refused 'no .kv file beside the tool is for this model'
-copy $llama && edit config.json 's/"default"/"default", "type": "yarn"/'
+copy $llama && edit config.json 's/"default"/"yarn"/'
 refused '"yarn"'
+copy $llama && edit config.json 's/"default"/"default", "type": "yarn"/'
+refused "fields 'rope_parameters.rope_type' and 'rope_parameters.type' differ"
 copy $llama && edit model.safetensors 's/"model.norm.weight":{"dtype":"F32","shape":\[8\]/"model.norm.weight":{"dtype":"F64","shape":[4]/'
 refused "tensor 'model.norm.weight' is of type double; those of parameters are F32, F16 or BF16"
 expect 1 export $llama --like "$work/m" --format huggingface -o "$work/x"

@@ -75,6 +75,33 @@ static void decoding_gives_the_text_back(void **unused) {
   }
 }
 
+/* Gemma's runs of spaces are added tokens. Where tokens are characters of bytes, added ones stand for themselves. */
+static void added_tokens_have_spaces(void **unused) {
+  (void)unused;
+  static const char *const decoders[] = {
+      "{\"type\": \"Metaspace\", \"replacement\": \"\u2581\"}",
+      "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": \"\u2581\"}, "
+      "\"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}]}",
+      "{\"type\": \"ByteLevel\"}"};
+  static const char *const expected[] = {"a  <e> b", "a  <e> b", "a\u2581\u2581<e>\u2581b"};
+  for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++) {
+    kva_text json = {0}, out = {0};
+    kva_tokenizer *t;
+    kva_text_add(&json,
+                 "{\"decoder\": %s, \"model\": {\"vocab\": {\"a\": 0, \"\u2581b\": 1, \"\u2581\u2581\": 2}, "
+                 "\"merges\": []}, \"added_tokens\": [{\"id\": 2, \"content\": \"\u2581\u2581\"}, "
+                 "{\"id\": 3, \"content\": \"<e>\", \"special\": true}]}",
+                 decoders[i]);
+    assert_int_equal(kva_tokenizer_parse("t", json.data, json.len, NULL, &t), KVA_OK);
+    static const uint32_t ids[] = {0, 2, 3, 1};
+    for (size_t k = 0; k < sizeof ids / sizeof *ids; k++) kva_tokenizer_decode(t, ids[k], &out);
+    assert_string_equal(out.data, expected[i]);
+    kva_tokenizer_destroy(t);
+    kva_text_free(&json);
+    kva_text_free(&out);
+  }
+}
+
 /* What is not UTF-8 counts by maximal subparts: E2 82 is one, FF another, a cut F0 9F 98 one more. */
 static void wrong_bytes_are_replaced(void **unused) {
   (void)unused;
@@ -300,6 +327,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(numbers_are_those_of_the_reference),
       cmocka_unit_test(decoding_gives_the_text_back),
+      cmocka_unit_test(added_tokens_have_spaces),
       cmocka_unit_test(wrong_bytes_are_replaced),
       cmocka_unit_test(a_refused_text_leaves_no_trace),
       cmocka_unit_test(many_marks_are_ordered),

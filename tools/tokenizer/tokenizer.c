@@ -156,7 +156,8 @@ void kva_tokenizer_decode(const kva_tokenizer *t, uint32_t id, kva_text *out) {
   size_t prefix = t->decode_prefix.size;
   bool joins = prefix && token->text.size > prefix && !memcmp(token->text.data, t->decode_prefix.data, prefix);
   if (t->decode_spaced && !joins && out->len) kva_text_add(out, " ");
-  if (token->added || joins) {
+  bool named = token->added && t->decode_byte_chars; /* as it stands in texts, not in characters of bytes */
+  if (named || joins) {
     kva_text_add_bytes(out, token->text.data + (joins ? prefix : 0), token->text.size - (joins ? prefix : 0));
   } else if (t->decode_byte_chars) {
     add_byte_chars(token->text, out);

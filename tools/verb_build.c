@@ -83,6 +83,8 @@ static int check(const build_options *o, int n_models) {
       return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
   if (!o->train && o->mesh_text) return usage("--mesh is for builds with --train", NULL);
   if (!o->train && o->memory) return usage("--memory is for builds with --train", NULL);
+  if (!o->tune.loss && (o->tune.weight_decay > 0 || o->tune.clip > 0))
+    return usage("--weight-decay and --clip are for --loss; a train block has its own, which a trainer sets", NULL);
   if (o->generate && (!o->exe || o->train))
     return usage("--generate is for executables that write texts: --exe, without --train", NULL);
   if (o->tokenizer && !o->generate) return usage("--tokenizer is for --generate", NULL);
@@ -284,6 +286,8 @@ static int run(int argc, char **argv) {
       KVA_PASS_OPTIONS(&o.passes),
       {"--weight-decay", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.tune.weight_decay,
        "with --loss: of matrices and filters (0)"},
+      {"--clip", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.tune.clip,
+       "with --loss: greatest norm of the gradient (0: none)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters that have no value (0)"},
       {"--cc", NULL, "PROGRAM", KVA_OPTION_STRING, &o.cc, "C compiler that links (cc)"},
       {"--runtime", NULL, "DIR", KVA_OPTION_STRING, &o.runtime, "where libkvasir-rt.a lies"},

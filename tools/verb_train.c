@@ -600,6 +600,7 @@ static int run(int argc, char **argv) {
   if (o.variants.n > 1 && o.settings.resume && *o.settings.resume)
     return usage_error("--resume=PATH is for a single run; --resume continues each variant from its own checkpoints");
   if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;
+  if (o.settings.clip > 0) o.tune.clip = o.settings.clip;
   if (replaces_input(&o)) return EXIT_USAGE;
   if ((code = check_report(o.settings.report)) >= 0) return code;
   if ((code = kva_cli_mesh(o.mesh_text, &o.mesh)) >= 0 || (code = join(&o)) >= 0) return code;

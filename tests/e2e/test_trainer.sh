@@ -203,6 +203,28 @@ a, b = weights("net.own"), weights("net.tool")
 assert max(abs(x - y) for x, y in zip(a, b)) < 1e-4 and min(a[0], a[4], a[8]) > 1, (a, b)
 PY
 
+# Such a loss clips, too: a step of SGD from zero, of rate 1, is as long as the greatest norm.
+clipped=(--train --loss cross_entropy --optimizer sgd --init w=zeros)
+once=(--data "npy:x=$work/x.npy,labels=$work/labels.npy,eval=0" --steps 1 --lr 1 --batch 8 --eval-every 0)
+expect 0 train "$work/net.kv" "${clipped[@]:1}" --clip 0.01 "${once[@]}" --checkpoint "$work/clip.tool"
+says "grad_norm"
+expect 0 build "$work/net.kv" "${clipped[@]}" --clip 0.5 --exe -o "$work/clips"
+"$work/clips" "${once[@]}" --clip 0.01 --checkpoint "$work/clip.own" >"$work/out" 2>&1 || fail "a trainer that clips"
+python3 - "$work" <<'PY' || fail "--loss does not clip"
+import json, math, struct, sys
+for name in "clip.tool", "clip.own":
+    raw = open(f"{sys.argv[1]}/{name}/step-0000000001.safetensors", "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    at = json.loads(raw[8:8 + size])["w"]["data_offsets"]
+    w = struct.unpack("<12f", raw[8 + size + at[0]:8 + size + at[1]])
+    assert abs(math.hypot(*w) - 0.01) < 1e-5, (name, w)
+PY
+for unread in "--clip 1" "--weight-decay 0.1"; do
+  # shellcheck disable=SC2086
+  expect 2 build models/mlp.kv --train $unread -c -o "$work/no.o"
+  says "are for --loss"
+done
+
 ! "$work/net" --data "npy:x=$work/x.npy,labels=$work/bad.npy,eval=0" --eval-every 0 --steps 1 >"$work/out" 2>&1 || fail "labels that are no classes"
 says "'labels' has the value 3; the model takes 0 to 2"
 

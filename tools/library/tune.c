@@ -58,6 +58,7 @@ static kva_status choose_loss(const kva_tune_choice *c, double lr, kva_arena *ar
   if (!optimizer) return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", name, kva_optimizer_list(arena));
   kva_train_spec *spec = default_spec(optimizer, arena);
   spec->weight_decay = c->weight_decay;
+  spec->clip = c->clip;
   if (lr > 0) spec->lr = lr;
   *out = (kva_loss_options){c->loss, kva_dtype_from_name(labels, strlen(labels)), spec};
   return KVA_OK;

@@ -13,6 +13,7 @@ typedef struct kva_tune_choice {
   int64_t rank;                   /* with lora; 0: 8 */
   double alpha;                   /* with lora; NaN, as KVA_TUNE_NOTHING has it: 16 */
   double weight_decay;            /* of matrices and filters, with a loss */
+  double clip;                    /* greatest norm of the gradient, with a loss; 0: none */
   const char *loss;               /* NULL: that of the model's train block */
   const char *labels, *optimizer; /* with a loss; NULL: "int64", "adamw" */
   const char *weights;

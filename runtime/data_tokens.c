@@ -74,8 +74,19 @@ static int64_t all_windows_of(const token_data *d, bool evaluation, int64_t leng
   return n;
 }
 
+static kva_status too_short(const token_data *d, int64_t length, kva_diag *diag) {
+  int64_t longest = 0;
+  for (int i = 0; i < d->n_files; i++)
+    if (d->files[i].file.info.count > longest) longest = d->files[i].file.info.count;
+  return kva_error(diag, NULL,
+                   "data 'tokens': there is nothing to train on: sequences of %lld need %lld tokens, the longest file "
+                   "has %lld; give a smaller length=T",
+                   (long long)length, (long long)length + 1, (long long)longest);
+}
+
 static kva_status no_windows(const token_data *d, int64_t length, bool evaluation, kva_diag *diag) {
   int64_t training = all_windows_of(d, false, length);
+  if (!d->documents && !training) return too_short(d, length, diag);
   if (!d->documents || !d->order.eval) return kva_data_no_rows("data 'tokens'", &d->order, training, evaluation, diag);
   return kva_error(
       diag, NULL,

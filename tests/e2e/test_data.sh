@@ -113,7 +113,7 @@ PY
 expect 1 train models/mlp.kv --data "tokens:$work/bytes.tok,length=32" --steps 1
 says "vocabulary of 257, the model's has 256"
 expect 1 train models/mlp.kv -D vocab=257 --data "tokens:$work/bytes.tok" --pin T=4000 --steps 1
-says "there is nothing to train on"
+says "there is nothing to train on: sequences of 4000 need 4001 tokens, the longest file has $count;"
 
 # What a run could only open after compiling is opened before, and named.
 printf 'x%.0s' {1..99} >"$work/junk"

@@ -140,6 +140,18 @@ static kva_train_defaults defaults_of(const kva_module *m, const kva_strings *pi
   return d;
 }
 
+/* The rows that every input of the model has; 0: any number. */
+static int64_t fixed_rows(const kva_module *m) {
+  const kva_function *loss = kva_module_find_function(m, "loss");
+  int64_t all = 0, rows;
+  for (uint32_t i = 0; loss && i < loss->graph->inputs.len; i++) {
+    const kva_type *t = loss->graph->inputs.data[i]->type;
+    if (!t->rank || !kva_expr_is_const(t->dims[0], &rows) || (all && rows != all)) return 0;
+    all = rows;
+  }
+  return all;
+}
+
 /* Rows of a micro-batch and length of sequences are known before compiling: constants give better schedules. Returns
  * the rows of a micro-batch; each: those of a process in a step. */
 static int64_t pin_shapes(const train_options *o, const kva_module *m, int64_t each, kva_strings *pins,
@@ -148,7 +160,9 @@ static int64_t pin_shapes(const train_options *o, const kva_module *m, int64_t e
   const char *data = kva_train_data(&o->settings, &d);
   int64_t length = data ? kva_data_length(data) : 0, rows = kva_train_pass_rows(&o->settings, &d);
   const char *batch = kva_cli_batch_symbol(m);
-  if (!rows) rows = kva_cli_pin_of(pins, batch) ? kva_cli_pin_of(pins, batch) : each;
+  if (!rows) rows = kva_cli_pin_of(pins, batch);
+  if (!rows) rows = fixed_rows(m);
+  if (!rows) rows = each;
   kva_cli_pin(m, batch, rows, pins, arena);
   kva_cli_pin(m, "T", length ? length : d.length, pins, arena);
   return rows;

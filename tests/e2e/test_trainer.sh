@@ -225,6 +225,21 @@ for unread in "--clip 1" "--weight-decay 0.1"; do
   says "are for --loss"
 done
 
+# A model that fixes its batch takes larger ones in micro-batches of that.
+cat >"$work/fixed.onnxtxt" <<'ONNX'
+<ir_version: 10, opset_import: ["" : 17]>
+g (float[4, 4] x) => (float[4, 3] y) <float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}> {
+  y = MatMul(x, w)
+}
+ONNX
+eight=(--loss cross_entropy "${once[@]}")
+expect 0 train "$work/fixed.onnxtxt" "${eight[@]}" --checkpoint "$work/fixed.own"
+expect 0 train "$work/fixed.onnxtxt" "${eight[@]}" --micro-batch 4 --checkpoint "$work/fixed.told"
+cmp "$work/fixed.own/step-0000000001.safetensors" "$work/fixed.told/step-0000000001.safetensors" ||
+  fail "a fixed batch is another micro-batch"
+expect 1 train "$work/fixed.onnxtxt" "${eight[@]}" --batch 6
+says "a batch of 6 rows cannot be cut into micro-batches of 4"
+
 ! "$work/net" --data "npy:x=$work/x.npy,labels=$work/bad.npy,eval=0" --eval-every 0 --steps 1 >"$work/out" 2>&1 || fail "labels that are no classes"
 says "'labels' has the value 3; the model takes 0 to 2"
 

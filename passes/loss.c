@@ -77,6 +77,14 @@ static bool is_found(const kva_graph *g, kva_dim extent) {
   return false;
 }
 
+/* Data are given by the names of inputs, so the loss's own needs one to itself. */
+static kva_status check_name(kva_module *m, const kva_graph *g, const char *name) {
+  for (uint32_t i = 0; i < g->inputs.len; i++)
+    if (g->inputs.data[i]->name && !strcmp(g->inputs.data[i]->name, name))
+      return kva_error(m->diag, NULL, "--loss adds an input '%s', and the model has one of that name; rename it", name);
+  return KVA_OK;
+}
+
 static kva_status check(kva_module *m, const char *loss, kva_dtype labels) {
   const kva_graph *g = m->functions.data[0]->graph;
   const kva_value *y = kva_graph_output(g, 0);
@@ -92,7 +100,8 @@ static kva_status check(kva_module *m, const char *loss, kva_dtype labels) {
                        "--loss: axis %u of the model's first output depends on data; expected an extent that "
                        "inputs tell, for labels or target of that shape",
                        d);
-  if (!strcmp(loss, "cross_entropy") || !strcmp(loss, "mse")) return KVA_OK;
+  if (!strcmp(loss, "cross_entropy")) return check_name(m, g, "labels");
+  if (!strcmp(loss, "mse")) return check_name(m, g, "target");
   return kva_error(m->diag, NULL, "unknown loss '%s'; known: cross_entropy, mse", loss);
 }
 

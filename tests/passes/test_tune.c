@@ -284,6 +284,33 @@ static void test_zeros_train_by_name(void **state) {
   }
 }
 
+/* Data have the names of inputs, so two inputs of one name could not be fed. */
+static void test_names_that_a_loss_needs(void **state) {
+  (void)state;
+  static const char text[] =
+      "<ir_version: 10, opset_import: [\"\" : 13]>\n"
+      "taken (float[2, 3] labels, float[2, 3] target) => (float[2, 3] y) <float[3] w = {1, 2, 3}>\n"
+      "{\n"
+      "  y = Mul (labels, w)\n"
+      "}\n";
+  static const struct {
+    const char *loss, *said;
+  } cases[] = {
+      {"cross_entropy", "--loss adds an input 'labels', and the model has one of that name; rename it"},
+      {"mse", "--loss adds an input 'target', and the model has one of that name; rename it"},
+  };
+  kva_train_spec spec = {.optimizer = "sgd", .lr = 0.1, .schedule = "constant"};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    kva_diag *diag = kva_diag_create();
+    kva_module *m = load_text(text, diag);
+    kva_loss_options loss = {cases[i].loss, KVA_I64, &spec};
+    assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.loss = &loss}), KVA_INVALID);
+    assert_string_equal(message(diag), cases[i].said);
+    kva_module_destroy(m);
+    kva_diag_destroy(diag);
+  }
+}
+
 static void test_patterns_without_match(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();
@@ -371,8 +398,8 @@ int main(void) {
       cmocka_unit_test(test_lora_language_model),        cmocka_unit_test(test_lora_of_a_transposed_weight),
       cmocka_unit_test(test_lora_keeps_decay),           cmocka_unit_test(test_lora_of_a_shared_weight),
       cmocka_unit_test(test_initialisers_train_by_name), cmocka_unit_test(test_zeros_train_by_name),
-      cmocka_unit_test(test_patterns_without_match),     cmocka_unit_test(test_weights_of_another_shape),
-      cmocka_unit_test(test_weights_of_another_type),
+      cmocka_unit_test(test_names_that_a_loss_needs),    cmocka_unit_test(test_patterns_without_match),
+      cmocka_unit_test(test_weights_of_another_shape),   cmocka_unit_test(test_weights_of_another_type),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

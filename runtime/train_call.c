@@ -7,13 +7,32 @@
 
 #include <stdlib.h>
 
-static bool symbol_value(const kva_trainer *t, const char *name, int64_t rows, int64_t *out) {
+static bool has_symbol(const kva_program *p, const char *name) {
+  int32_t i = 0;
+  while (i < p->n_symbols && strcmp(p->symbols[i], name) != 0) i++;
+  return i < p->n_symbols;
+}
+
+/* The batch is "B", or, as ONNX files name it, the first extent of every input that has one. */
+static bool is_batch(const kva_program *p, const char *name) {
+  if (!strcmp(name, "B") || has_symbol(p, "B")) return !strcmp(name, "B");
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
+    if (b->rank == 0) continue;
+    const kva_formula *f = &b->dims[0];
+    if (f->n != 1 || f->words[0].op != KVA_FORMULA_SYMBOL || strcmp(p->symbols[f->words[0].arg], name) != 0)
+      return false;
+  }
+  return true;
+}
+
+static bool symbol_value(const kva_trainer *t, const kva_program *p, const char *name, int64_t rows, int64_t *out) {
   for (int i = 0; i < t->options.n_symbols; i++) {
     if (strcmp(t->options.symbols[i].name, name)) continue;
     *out = t->options.symbols[i].value;
     return true;
   }
-  if (strcmp(name, "B")) return false;
+  if (!is_batch(p, name)) return false;
   *out = rows;
   return true;
 }
@@ -25,7 +44,7 @@ static kva_status eval_dim(const kva_trainer *t, const kva_program *p, const kva
   kva_status status = KVA_OK;
   for (int64_t i = 0; !status && i < f->n; i++) {
     const kva_formula_word *w = &f->words[i];
-    if (w->op == KVA_FORMULA_SYMBOL && !symbol_value(t, p->symbols[w->arg], rows, &symbols[w->arg]))
+    if (w->op == KVA_FORMULA_SYMBOL && !symbol_value(t, p, p->symbols[w->arg], rows, &symbols[w->arg]))
       status = kva_error(
           diag, NULL, "%s: the shape of data input '%s' depends on symbol '%s', which has no value; give one (%s=64)",
           p->name, input, p->symbols[w->arg], p->symbols[w->arg]);

@@ -240,6 +240,12 @@ cmp "$work/fixed.own/step-0000000001.safetensors" "$work/fixed.told/step-0000000
 expect 1 train "$work/fixed.onnxtxt" "${eight[@]}" --batch 6
 says "a batch of 6 rows cannot be cut into micro-batches of 4"
 
+# Nor need the batch be called B, in a trainer either.
+sed 's/\[4, 4\] x/[batch, 4] x/; s/\[4, 3\] y/[batch, 3] y/' "$work/fixed.onnxtxt" >"$work/named.onnxtxt"
+expect 0 build "$work/named.onnxtxt" --train --loss cross_entropy --exe -o "$work/named"
+"$work/named" "${once[@]}" --batch 6 >"$work/out" 2>&1 || fail "a trainer with a batch of another name"
+says "step 1/1"
+
 ! "$work/net" --data "npy:x=$work/x.npy,labels=$work/bad.npy,eval=0" --eval-every 0 --steps 1 >"$work/out" 2>&1 || fail "labels that are no classes"
 says "'labels' has the value 3; the model takes 0 to 2"
 

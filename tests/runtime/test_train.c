@@ -158,6 +158,10 @@ static void misfits_are_explained(void **unused) {
   programs[0].n_inputs = 2;
   expect_failure(&a, &options, "the last input must be the learning rate, a floating-point scalar; found 'y'");
   programs[0] = sample_programs[P_TRAIN];
+  kva_buffer_desc buffers[COUNT(train_buffers)];
+  memcpy(buffers, train_buffers, sizeof buffers);
+  buffers[1].dims[0] = (kva_formula)FORMULA(NUMBER(4)); /* so that N is not the first extent of all inputs */
+  programs[0].buffers = buffers;
   programs[0].symbols = (const char *const[]){"N"};
   expect_failure(&a, &options, "depends on symbol 'N', which has no value; give one (N=64)");
   programs[0] = sample_programs[P_TRAIN];
@@ -189,6 +193,26 @@ static void symbols_can_be_given(void **unused) {
   kva_session_destroy(s);
 }
 
+/* ONNX files name the batch as they like. */
+static void the_first_extent_of_all_inputs_is_the_batch(void **unused) {
+  (void)unused;
+  kva_program programs[1] = {sample_programs[P_TRAIN]};
+  programs[0].symbols = (const char *const[]){"batch_size"};
+  kva_artifact a = sample_artifact;
+  a.programs = programs;
+  a.n_programs = 1;
+  kva_session *s;
+  assert_int_equal(kva_session_create(&a, NULL, NULL, &s), KVA_OK);
+  int64_t never = 0;
+  kva_data_source line = {.name = "line", .fill = fill_line, .self = &never};
+  kva_train_options options = {.steps = 3, .batch = 6, .schedule = {.lr = 0.1}};
+  assert_int_equal(kva_train(s, &line, &options, NULL), KVA_OK);
+  kva_memory_report memory;
+  kva_session_memory(s, 0, &memory);
+  assert_int_equal(memory.inputs, 6 * 12 + 6 * 4 + 4);
+  kva_session_destroy(s);
+}
+
 static void schedules(void **unused) {
   (void)unused;
   const struct {
@@ -215,6 +239,7 @@ int main(void) {
       cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
       cmocka_unit_test(misfits_are_explained),
       cmocka_unit_test(symbols_can_be_given),
+      cmocka_unit_test(the_first_extent_of_all_inputs_is_the_batch),
       cmocka_unit_test(schedules),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

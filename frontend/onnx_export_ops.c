@@ -16,10 +16,22 @@ static kva_status cannot(kva_export *e, const kva_node *n, const char *reason) {
 
 /* ---- structure --------------------------------------------------------------------------------------------------- */
 
+/* A tensor under a name of its own, as an initialiser: what a file calls its weights, --train and checkpoints do. */
+static const char *export_named(kva_export *e, const char *wanted, kva_dtype t, uint32_t rank, const int64_t *dims,
+                                const void *data, int64_t bytes) {
+  const char *name = kva_export_tensor(e, t, rank, dims, data, bytes);
+  if (e->body_of || !wanted || kva_map_get_str(e->used_names, wanted)) return name;
+  name = kva_export_fresh(e, wanted);
+  e->initializers.data[e->initializers.len - 1]->name = (char *)(uintptr_t)name;
+  return name;
+}
+
 static kva_status export_constant(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_tensor_data *t = ((const kva_constant_attrs *)n->attrs)->value;
-  return kva_export_done(e, n, kva_export_tensor(e, t->dtype, t->rank, t->dims, t->data, t->bytes));
+  const char *name = n->results[0].name;
+  if (name && kva_module_find_state(e->m, name)) name = NULL; /* which needs it */
+  return kva_export_done(e, n, export_named(e, name, t->dtype, t->rank, t->dims, t->data, t->bytes));
 }
 
 static const void *state_bytes(kva_export *e, const kva_state *s) {
@@ -39,12 +51,7 @@ static kva_status export_state_read(kva_export *e, const kva_node *n, const char
   if (!data || !kva_dtype_bytes(s->type->dtype, elements, &bytes))
     return kva_error(e->diag, &n->loc, "ONNX export: state %s has no values; train or load a checkpoint first",
                      s->name);
-  const char *name = kva_export_tensor(e, s->type->dtype, s->type->rank, dims, data, bytes);
-  if (!kva_map_get_str(e->used_names, s->name)) {
-    name = kva_export_fresh(e, s->name);
-    e->initializers.data[e->initializers.len - 1]->name = (char *)(uintptr_t)name;
-  }
-  return kva_export_done(e, n, name);
+  return kva_export_done(e, n, export_named(e, s->name, s->type->dtype, s->type->rank, dims, data, bytes));
 }
 
 static kva_status export_dims(kva_export *e, const kva_node *n, const char *op_type) {

@@ -240,6 +240,11 @@ cmp "$work/fixed.own/step-0000000001.safetensors" "$work/fixed.told/step-0000000
 expect 1 train "$work/fixed.onnxtxt" "${eight[@]}" --batch 6
 says "a batch of 6 rows cannot be cut into micro-batches of 4"
 
+# What is exported has the file's names: it trains on by them, also from the checkpoint.
+expect 0 export "$work/fixed.onnxtxt" --weights "$work/fixed.own/step-0000000001.safetensors" -o "$work/tuned.onnx"
+expect 0 train "$work/tuned.onnx" "${eight[@]}" --train w --weights "$work/fixed.own/step-0000000001.safetensors"
+says "trains w float[4, 3]"
+
 # Nor need the batch be called B, in a trainer either.
 sed 's/\[4, 4\] x/[batch, 4] x/; s/\[4, 3\] y/[batch, 3] y/' "$work/fixed.onnxtxt" >"$work/named.onnxtxt"
 expect 0 build "$work/named.onnxtxt" --train --loss cross_entropy --exe -o "$work/named"

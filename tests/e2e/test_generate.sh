@@ -84,6 +84,10 @@ printf 'the \nthe cat sat on \non\nmat. the cat sat \n' >"$work/prompts"
 asked=(--prompts "$work/prompts")
 for batch in 1 3 16; do draws "batch$batch" --n 2 --seed 7 --batch $batch --json; done
 cmp -s "$work/batch1" "$work/batch3" && cmp -s "$work/batch1" "$work/batch16" || fail "texts depend on --batch"
+sed 's/$/\r/' "$work/prompts" >"$work/crlf"
+asked=(--prompts "$work/crlf")
+draws windows --n 2 --seed 7 --json
+cmp -s "$work/batch1" "$work/windows" || fail "lines that end as on Windows: $(cat "$work/windows")"
 python3 - "$work/batch3" "$work/prompts" <<'PY' || fail "--json: $(cat "$work/batch3")"
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]

@@ -60,7 +60,7 @@ static kva_status add_prompt(kva_texts *t, const char *text, const char *where) 
   return status;
 }
 
-/* Every line is a prompt. */
+/* Every line is a prompt; lines end as on Unix or Windows. */
 static kva_status read_prompts(kva_texts *t, const char *path) {
   kva_file file;
   KVA_TRY(kva_file_map(path, t->diag, &file));
@@ -72,6 +72,7 @@ static kva_status read_prompts(kva_texts *t, const char *path) {
     char where[32], *begin = next;
     snprintf(where, sizeof where, "--prompts, line %u", line);
     next = strchr(begin, '\n');
+    if (next && next > begin && next[-1] == '\r') next[-1] = 0;
     if (next) *next++ = 0;
     KVA_TRY(add_prompt(t, begin, where));
   }

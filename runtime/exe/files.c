@@ -245,7 +245,8 @@ static void print_output(const char *name, const kva_tensor *t) {
     sum += v;
   }
   printf("]");
-  if (n) printf("  min %g  max %g  mean %g", lo, hi, unsigned_nan(sum / (double)n));
+  if (n > nans) printf("  min %g  max %g", lo, hi);
+  if (n) printf("  mean %g", unsigned_nan(sum / (double)n));
   if (nans) printf("  %lld NaN", (long long)nans);
   printf("  [");
   for (int64_t i = 0; i < n && i < 6; i++) printf("%s%g", i ? ", " : "", element(t, i));

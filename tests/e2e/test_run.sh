@@ -75,6 +75,9 @@ says "dimension 0 of input 'b' must be 3, found 4"
 npy write "$work/inf.npy" '<f4' '(2, 3)' inf -inf -nan 1 2 3
 expect 0 run "$work/sum.kv" -i "$work/inf.npy" -i "$work/b.npy"
 says "y: float[2, 3]  min -inf  max inf  mean nan  1 NaN  [inf, -inf, nan, 11, -18, 3.5]"
+npy write "$work/nan.npy" '<f4' '(2, 3)' nan nan nan nan nan nan
+expect 0 run "$work/sum.kv" -i "$work/nan.npy" -i "$work/b.npy"
+says "y: float[2, 3]  mean nan  6 NaN  [nan, nan, nan, nan, nan, nan]"
 
 # A pin that is no extent is one mistake, not also an unknown symbol.
 expect 1 run tests/fuzz/corpus/onnx/symbolic.onnx --pin N=2.0

@@ -257,9 +257,11 @@ static kva_status set_constant(source *s, kva_node *n) {
   return KVA_OK;
 }
 
+/* Branches and bodies of loops have constants of their own for what they read of the graph around them. */
 static kva_status set_constants(source *s, kva_graph *g) {
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
+    for (uint32_t i = 0; i < n->n_graphs; i++) KVA_TRY(set_constants(s, n->graphs[i]));
     if (kva_is_named_constant(n)) KVA_TRY(set_constant(s, n));
   }
   return KVA_OK;

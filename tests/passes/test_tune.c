@@ -1,6 +1,7 @@
 /* Fine-tuning on the graph: low-rank updates merge to the same outputs, names choose what trains, losses fit outputs.
  */
 #include "tests/support/target.h"
+#include "ops/ids.h"
 #include "passes/tune.h"
 #include "tools/driver/driver.h"
 
@@ -393,6 +394,34 @@ static void test_weights_of_another_type(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* Branches and bodies of loops read weights of the graph around them. */
+static void test_weights_of_branches(void **state) {
+  (void)state;
+  static const char text[] =
+      "<ir_version: 10, opset_import: [\"\" : 17]>\n"
+      "either (float[12] x, bool b) => (float[12] y) <float[12] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>\n"
+      "{\n"
+      "  y = If (b) <then_branch = t () => (float[12] p) { p = Mul (x, w) },\n"
+      "              else_branch = e () => (float[12] q) { q = Add (x, w) }>\n"
+      "}\n";
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load_text(text, diag);
+  int64_t used;
+  int found = 0;
+  assert_int_equal(kva_set_weights(m, of_other_type, &(other_type){KVA_F32, -1.25}, &used), KVA_OK);
+  for (const kva_node *n = m->functions.data[0]->graph->first; n; n = n->next)
+    for (uint32_t i = 0; i < n->n_graphs; i++)
+      for (const kva_node *inner = n->graphs[i]->first; inner; inner = inner->next) {
+        const kva_tensor_data *w = inner->n_results ? kva_constant_of(&inner->results[0]) : NULL;
+        if (!w) continue;
+        for (int k = 0; k < 12; k++) assert_true(((const float *)w->data)[k] == -1.25f);
+        found++;
+      }
+  assert_int_equal(found, 2);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lora_language_model),        cmocka_unit_test(test_lora_of_a_transposed_weight),
@@ -400,6 +429,7 @@ int main(void) {
       cmocka_unit_test(test_initialisers_train_by_name), cmocka_unit_test(test_zeros_train_by_name),
       cmocka_unit_test(test_names_that_a_loss_needs),    cmocka_unit_test(test_patterns_without_match),
       cmocka_unit_test(test_weights_of_another_shape),   cmocka_unit_test(test_weights_of_another_type),
+      cmocka_unit_test(test_weights_of_branches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,6 +206,7 @@ kva_status kva_export_onnx_as(kva_module *m, const kva_export_form *form, const 
   e.graph->name = kva_arena_strdup(arena, m->name ? m->name : "model");
   e.names = KVA_NEW_ARRAY(arena, const char *, m->next_value_id + 1);
   e.used_names = kva_map_create(arena);
+  e.named = kva_map_create(arena);
   e.node_names = kva_map_create(arena);
   e.dims = kva_map_create(arena);
   e.bodies = kva_map_create(arena);

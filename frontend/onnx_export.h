@@ -29,6 +29,7 @@ typedef struct kva_export {
   kva_map *bodies;    /* packed function without its overload -> kva_pb_function * */
   const char **names; /* names of values, by id */
   kva_map *used_names;
+  kva_map *named;      /* name of a weight -> its kva_pb_tensor * among the initializers */
   kva_map *node_names; /* runtimes reject duplicate node names */
   kva_map *dims;       /* expression -> name of an int64[1] tensor */
   uint32_t n_made;     /* number of generated names */

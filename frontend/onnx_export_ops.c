@@ -16,13 +16,28 @@ static kva_status cannot(kva_export *e, const kva_node *n, const char *reason) {
 
 /* ---- structure --------------------------------------------------------------------------------------------------- */
 
-/* A tensor under a name of its own, as an initialiser: what a file calls its weights, --train and checkpoints do. */
+static bool same_bytes(const void *a, const void *b, size_t n) {
+  return !n || !memcmp(a, b, n);
+}
+
+static bool is_tensor(const kva_pb_tensor *p, kva_dtype t, uint32_t rank, const int64_t *dims, const void *data,
+                      int64_t bytes) {
+  return p->data_type == (int32_t)t && p->n_dims == rank && p->raw_data.len == (size_t)bytes &&
+         same_bytes(p->dims, dims, rank * sizeof *dims) && same_bytes(p->raw_data.data, data, (size_t)bytes);
+}
+
+/* A tensor under a name of its own, as an initialiser: what a file calls its weights, --train and checkpoints do.
+ * Branches have constants of their own for a weight that they share; it is one initialiser. */
 static const char *export_named(kva_export *e, const char *wanted, kva_dtype t, uint32_t rank, const int64_t *dims,
                                 const void *data, int64_t bytes) {
+  const kva_pb_tensor *before = e->body_of || !wanted ? NULL : kva_map_get_str(e->named, wanted);
+  if (before && is_tensor(before, t, rank, dims, data, bytes)) return before->name;
   const char *name = kva_export_tensor(e, t, rank, dims, data, bytes);
   if (e->body_of || !wanted || kva_map_get_str(e->used_names, wanted)) return name;
   name = kva_export_fresh(e, wanted);
-  e->initializers.data[e->initializers.len - 1]->name = (char *)(uintptr_t)name;
+  kva_pb_tensor *p = e->initializers.data[e->initializers.len - 1];
+  p->name = (char *)(uintptr_t)name;
+  kva_map_set_str(e->named, name, p);
   return name;
 }
 

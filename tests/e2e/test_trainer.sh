@@ -245,6 +245,23 @@ expect 0 export "$work/fixed.onnxtxt" --weights "$work/fixed.own/step-0000000001
 expect 0 train "$work/tuned.onnx" "${eight[@]}" --train w --weights "$work/fixed.own/step-0000000001.safetensors"
 says "trains w float[4, 3]"
 
+# A weight that both branches read is one tensor there, with its name: other weights reach it.
+cat >"$work/either.onnxtxt" <<'ONNX'
+<ir_version: 10, opset_import: ["" : 17]>
+g (float[4, 4] x, bool b) => (float[4, 3] y) <float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}> {
+  y = If (b) <then_branch = t () => (float[4, 3] p) { p = MatMul(x, w) }, else_branch = e () => (float[4, 3] q) {
+    m = Neg(x)
+    q = MatMul(m, w)
+  }>
+}
+ONNX
+expect 0 export "$work/either.onnxtxt" -o "$work/either.onnx"
+! grep -qa const_ "$work/either.onnx" || fail "a weight of two branches lost its name"
+for model in either.onnxtxt either.onnx; do
+  expect 0 run "$work/$model" --weights "$work/fixed.own/step-0000000001.safetensors" --seed 1 -o "$work/of.$model"
+done
+cmp "$work/of.either.onnxtxt/y.npy" "$work/of.either.onnx/y.npy" || fail "the exported model takes no weights"
+
 # Nor need the batch be called B, in a trainer either.
 sed 's/\[4, 4\] x/[batch, 4] x/; s/\[4, 3\] y/[batch, 3] y/' "$work/fixed.onnxtxt" >"$work/named.onnxtxt"
 expect 0 build "$work/named.onnxtxt" --train --loss cross_entropy --exe -o "$work/named"

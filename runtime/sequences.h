@@ -62,8 +62,8 @@ KVA_MUST_USE kva_status kva_sequences_roll_back(kva_sequences *q, int64_t sequen
 /* Writes a sequence to a file: safetensors, atomically, with a sum of its content and one of the model, its parameters
  * included. */
 KVA_MUST_USE kva_status kva_sequences_save(kva_sequences *q, int64_t sequence, const char *path, kva_diag *diag);
-/* A new sequence from such a file. KVA_DAMAGED: it is no whole one; KVA_INVALID: it is of another model, or longer than
- * sequences may be. */
+/* A new sequence from such a file. KVA_DAMAGED: it is no whole one; KVA_INVALID: it is of another model, has caches of
+ * another type, or is longer than sequences may be. */
 KVA_MUST_USE kva_status kva_sequences_load(kva_sequences *q, const char *path, kva_diag *diag, int64_t *out_sequence);
 
 /* The program that appends any number of rows; its first kva_sequences_inputs inputs and kva_sequences_outputs outputs

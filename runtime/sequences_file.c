@@ -176,6 +176,19 @@ static bool read_pages(kva_sequences *q, kva_sequence *s, const kva_safetensors 
   return true;
 }
 
+/* One model may be compiled with caches of several types (kva_pass_options.caches). */
+static kva_status check_types(const kva_sequences *q, const kva_safetensors *f, const kva_loc *loc, kva_diag *diag) {
+  kva_tensor t;
+  for (int32_t i = 0; i < q->n_pools; i++)
+    for (int32_t k = 0; k < q->pools[i].n_tensors; k++) {
+      kva_dtype own = q->pools[i].tensors[k].tensor.dtype;
+      if (!kva_safetensors_find(f, tensor_name(q, i, k), &t) || t.dtype == own) continue;
+      return kva_error(diag, loc, "is a sequence whose cache '%s' is %s; the model is compiled with caches of %s",
+                       tensor_name(q, i, k), kva_dtype_name(t.dtype), kva_dtype_name(own));
+    }
+  return KVA_OK;
+}
+
 static kva_status read_tensors(kva_sequences *q, kva_sequence *s, const kva_safetensors *f, const kva_loc *loc,
                                kva_diag *diag) {
   kva_tensor state, own = state_tensor(q, s);
@@ -203,6 +216,7 @@ static kva_status fill(kva_sequences *q, kva_sequence *s, const kva_safetensors 
 static kva_status load(kva_sequences *q, const kva_safetensors *f, const kva_loc *loc, kva_diag *diag,
                        int64_t *out_sequence) {
   KVA_TRY(check_metadata(q, f, loc, diag));
+  KVA_TRY(check_types(q, f, loc, diag));
   KVA_TRY(kva_sequences_add(q, out_sequence));
   kva_status status = fill(q, kva_sequences_get(q, *out_sequence), f, loc, diag);
   if (status) kva_sequences_remove(q, *out_sequence);

@@ -156,6 +156,28 @@ static void files_hold_sequences(void **state) {
   unload(&other);
 }
 
+/* A file keeps the type of the caches that it was written from. */
+static void files_of_narrow_caches(void **state) {
+  (void)state;
+  static const char *const sizes[] = {SMALL, "heads", "2", NULL};
+  caches_of = KVA_F16;
+  model narrow = load("models/lm.kv", sizes);
+  caches_of = KVA_DTYPE_NONE;
+  model wide = load("models/lm.kv", sizes);
+  draw_tokens();
+  kva_sequences *from = create_sequences(&narrow, 1, LENGTH), *to = create_sequences(&wide, 1, LENGTH);
+  live l = begin(&narrow, from, 0);
+  l.rows = 3, narrow.row = wide.row = WORDS;
+  must(&narrow, try_append(from, 1, &l));
+  must(&narrow, kva_sequences_save(from, l.id, path, narrow.diag));
+  must_be_refused(to, KVA_INVALID,
+                  "is a sequence whose cache 'keys_0' is float16; the model is compiled with caches of float");
+  kva_sequences_destroy(from);
+  kva_sequences_destroy(to);
+  unload(&narrow);
+  unload(&wide);
+}
+
 /* ---- raw rows ---------------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 5, HEADS = 2, HEAD = 8 };
@@ -345,6 +367,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(windows_give_pages_back),
       cmocka_unit_test_setup_teardown(files_hold_sequences, make_path, remove_path),
+      cmocka_unit_test_setup_teardown(files_of_narrow_caches, make_path, remove_path),
       cmocka_unit_test(listing_differs_in_one_row),
       cmocka_unit_test(pages_are_taken_together),
       cmocka_unit_test(extents_are_checked),

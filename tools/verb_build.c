@@ -165,7 +165,7 @@ static kva_status take_tokenizer(const build_options *o, const kva_tokenizer *t,
   return KVA_OK;
 }
 
-static kva_status check_tokens(const build_options *o, const kva_module *m, kva_arena *arena, kva_diag *diag,
+static kva_status check_tokens(const build_options *o, kva_module *m, kva_arena *arena, kva_diag *diag,
                                kva_build_texts *out) {
   kva_tokenizer *t = NULL;
   kva_language language;

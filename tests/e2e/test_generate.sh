@@ -43,6 +43,32 @@ cmp -s "$work/out" "$work/drawn" || fail "f16: an executable writes something el
 expect 2 build models/lm.kv --exe --kv-cache f16 -o "$work/writer"
 says '--kv-cache is for --generate'
 
+# Logits of other types of floats, as of models that are float16 throughout, are those of floats.
+typed() { # typed TYPE OF_LOGITS END
+  cat <<EOF
+model typed (int32[B, T] tokens) => ($2[B, T, 257] y) {
+  param $1[257, 16] embed ~ normal(1)
+  x = kv.gather(embed, tokens)
+  q = kv.transpose <perm = [0, 2, 1, 3]> (kv.reshape <shape = [B, T, 2, 8]> (x))
+  a = kv.attention <causal = true> (q, q, q)
+  a = kv.reshape <shape = [B, T, 16]> (kv.transpose <perm = [0, 2, 1, 3]> (a))
+  y = $3(kv.matmul <transpose_b = true> (a, embed))
+}
+EOF
+}
+for type in float16 bfloat16 double; do
+  typed $type float 'kv.cast <to = float> ' >"$work/float.kv"
+  typed $type $type '' >"$work/typed.kv"
+  draw=(--prompt 'the cat ' --tokens 60 --temperature 20 --seed 3)
+  expect 0 generate "$work/float.kv" "${draw[@]}"
+  mv "$work/out" "$work/drawn"
+  expect 0 generate "$work/typed.kv" "${draw[@]}"
+  cmp -s "$work/out" "$work/drawn" || fail "logits of $type: generate writes something else"
+  expect 0 eval "$work/typed.kv" --data "$work/text.tok" --context 48 --limit 96
+done
+expect 0 build "$work/typed.kv" --seed 3 --generate --exe -o "$work/writer"
+"$work/writer" "${draw[@]}" | cmp -s - "$work/drawn" || fail "logits of double: an executable writes something else"
+
 # Learned positions end a text where there are no more, and a longer prompt is refused.
 short=(-D vocab=257 -D d=16 -D heads=2 -D layers=1 -D ctx=24)
 expect 0 export models/gpt2.kv "${short[@]}" -o "$work/short.onnx"

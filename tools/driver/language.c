@@ -1,5 +1,6 @@
 /* See language.h. */
 #include "tools/driver/language.h"
+#include "ops/build.h"
 #include "ops/ids.h"
 #include "ops/index.h"
 
@@ -64,14 +65,24 @@ static int64_t find_context(const kva_module *m, const kva_graph *g) {
   return least;
 }
 
-kva_status kva_language_of(const kva_module *m, const char *who, kva_diag *diag, kva_language *out) {
-  const kva_graph *main = m->functions.data[0]->graph;
+/* Samplers and losses read floats. */
+static void widen_logits(kva_module *m, kva_graph *main) {
+  kva_builder b = kva_builder_before(m, main->last);
+  kva_value *logits = kva_graph_output(main, 0), *wide = kva_cast(&b, logits, KVA_F32);
+  if (wide == logits) return;
+  kva_node_set_operand(main->last, 0, wide);
+  wide->name = logits->name;
+}
+
+kva_status kva_language_of(kva_module *m, const char *who, kva_diag *diag, kva_language *out) {
+  kva_graph *main = m->functions.data[0]->graph;
   if (main->inputs.len != 1) return refuse(who, "it has not one input", diag);
   const kva_type *in = main->inputs.data[0]->type, *logits = kva_graph_output(main, 0)->type;
   out->token_type = in->dtype;
   if (in->rank != 2 || (in->dtype != KVA_I32 && in->dtype != KVA_I64)) return refuse(who, "its input is another", diag);
-  if (logits->rank != 3 || logits->dtype != KVA_F32 || !kva_expr_is_const(logits->dims[2], &out->vocabulary))
+  if (logits->rank != 3 || !kva_dtype_is_float(logits->dtype) || !kva_expr_is_const(logits->dims[2], &out->vocabulary))
     return refuse(who, "its first output is another", diag);
   out->context = find_context(m, main);
+  widen_logits(m, main);
   return KVA_OK;
 }

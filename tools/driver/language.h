@@ -10,8 +10,8 @@ typedef struct kva_language {
   int64_t context;      /* tokens of a text: rows of a table that the number of a token looks up; INT64_MAX: any */
 } kva_language;
 
-/* Looks at the model as it is written, so that the answer comes before compiling. KVA_UNSUPPORTED: it is no language
- * model; the message begins with `who`, the command that needs one. */
-KVA_MUST_USE kva_status kva_language_of(const kva_module *m, const char *who, kva_diag *diag, kva_language *out);
+/* Looks at the model as it is written, so that the answer comes before compiling; logits of another type of floats
+ * become float. KVA_UNSUPPORTED: it is no language model; the message begins with `who`, the command that needs one. */
+KVA_MUST_USE kva_status kva_language_of(kva_module *m, const char *who, kva_diag *diag, kva_language *out);
 
 #endif

@@ -11,7 +11,7 @@ struct kva_decoder {
   int64_t context;
 };
 
-static kva_status check(kva_decoder *d, const kva_module *m, const kva_tokenizer *tokenizer, kva_diag *diag) {
+static kva_status check(kva_decoder *d, kva_module *m, const kva_tokenizer *tokenizer, kva_diag *diag) {
   kva_language language;
   KVA_TRY(kva_language_of(m, "kvasir", diag, &language));
   d->context = language.context;

@@ -44,8 +44,17 @@ static kva_status check_type(source *s, const char *name, const kva_type *type, 
   return status;
 }
 
-/* w + scale * a b, sums in double; the model has no low-rank update of its own, or it reads a and b itself. */
-static kva_status merge(source *s, const char *name, kva_tensor_data *w, void *out) {
+/* No number becomes infinite. */
+static kva_status store(source *s, const char *name, kva_dtype to, void *data, int64_t i, double v) {
+  kva_store_f64(to, data, i, v);
+  if (!isfinite(v) || isfinite(kva_load_f64(to, data, i))) return KVA_OK;
+  return kva_error(s->m->diag, NULL, "weights: tensor '%s' has the number %g, which the model's type %s cannot hold",
+                   name, v, kva_dtype_name(to));
+}
+
+/* w + scale * a b, sums in double, rounded once to the model's type; the model has no low-rank update of its own, or it
+ * reads a and b itself. */
+static kva_status merge(source *s, const char *name, const kva_tensor_data *w, kva_dtype to, void *out) {
   if (kva_module_find_state(s->m, kva_arena_printf(s->m->arena, "%s" KVA_LORA_A, name))) return KVA_OK;
   const kva_tensor_data *a = find(s, name, KVA_LORA_A), *b = find(s, name, KVA_LORA_B);
   const kva_tensor_data *scale = find(s, name, KVA_LORA_SCALE);
@@ -65,7 +74,8 @@ static kva_status merge(source *s, const char *name, kva_tensor_data *w, void *o
       double sum = 0;
       for (int64_t k = 0; k < rank; k++)
         sum += kva_load_f64(a->dtype, a->data, i * rank + k) * kva_load_f64(b->dtype, b->data, k * columns + j);
-      kva_store_f64(w->dtype, out, i * columns + j, kva_load_f64(w->dtype, w->data, i * columns + j) + factor * sum);
+      double v = kva_load_f64(w->dtype, w->data, i * columns + j) + factor * sum;
+      KVA_TRY(store(s, name, to, out, i * columns + j, v));
     }
   return KVA_OK;
 }
@@ -83,19 +93,12 @@ static kva_tensor_data *kept(source *s, const kva_tensor_data *t) {
   return t ? with_data(s, t, t->dtype, kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes), t->bytes) : NULL;
 }
 
-/* A copy in another type, in which no number becomes infinite. */
+/* A copy in another type. */
 static kva_status converted(source *s, const char *name, kva_dtype to, const kva_tensor_data *t,
                             kva_tensor_data **out) {
   int64_t n = kva_tensor_elements(t), bytes = n * (kva_dtype_bits(to) / 8);
   void *data = kva_arena_alloc(s->m->arena, (size_t)bytes);
-  for (int64_t i = 0; i < n; i++) {
-    double v = kva_load_f64(t->dtype, t->data, i);
-    kva_store_f64(to, data, i, v);
-    if (isfinite(v) && !isfinite(kva_load_f64(to, data, i)))
-      return kva_error(s->m->diag, NULL,
-                       "weights: tensor '%s' has the number %g, which the model's type %s cannot hold", name, v,
-                       kva_dtype_name(to));
-  }
+  for (int64_t i = 0; i < n; i++) KVA_TRY(store(s, name, to, data, i, kva_load_f64(t->dtype, t->data, i)));
   *out = with_data(s, t, to, data, bytes);
   return KVA_OK;
 }
@@ -112,7 +115,7 @@ static kva_status value_for(source *s, const char *name, const kva_type *type, c
   else
     KVA_TRY(converted(s, name, type->dtype, t, &copy));
   *out = copy;
-  return merge(s, name, copy, (void *)(uintptr_t)copy->data);
+  return merge(s, name, t, copy->dtype, (void *)(uintptr_t)copy->data);
 }
 
 /* ---- quantised tensors ------------------------------------------------------------------------------------------- */

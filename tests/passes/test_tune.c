@@ -422,6 +422,36 @@ static void test_weights_of_branches(void **state) {
   kva_diag_destroy(diag);
 }
 
+/* A weight of double and its low-rank update, all of one element. */
+static const kva_tensor_data *with_update(void *user, const char *name) {
+  static const char *const names[] = {"w", "w" KVA_LORA_A, "w" KVA_LORA_B, "w" KVA_LORA_SCALE};
+  static const int64_t dims[] = {1, 1};
+  static kva_tensor_data all[4];
+  for (int i = 0; i < 4; i++) {
+    all[i] = (kva_tensor_data){.dtype = KVA_F64, .rank = 2, .dims = dims, .data = (const double *)user + i, .bytes = 8};
+    if (!strcmp(name, names[i])) return &all[i];
+  }
+  return NULL;
+}
+
+/* Rounded once, and nothing becomes infinite. */
+static void test_update_of_another_type(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  int64_t used;
+  kva_module *m = load_text("model product (float16[1, 1] x) => (float16[1, 1] y) {\n"
+                            "  param float16[1, 1] w ~ ones\n  y = x @ w\n}\n",
+                            diag);
+  double tie[] = {1 + 0x1p-11, 0x1p-10, 0x1p-10, 1}, large[] = {60000, 60000, 1, 1};
+  assert_int_equal(kva_set_weights(m, with_update, tie, &used), KVA_OK);
+  assert_true(kva_load_f64(KVA_F16, kva_module_find_state(m, "w")->data->data, 0) == 1 + 0x1p-10);
+  assert_int_equal(kva_set_weights(m, with_update, large, &used), KVA_INVALID);
+  assert_string_equal(message(diag),
+                      "weights: tensor 'w' has the number 120000, which the model's type float16 cannot hold");
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lora_language_model),        cmocka_unit_test(test_lora_of_a_transposed_weight),
@@ -429,7 +459,7 @@ int main(void) {
       cmocka_unit_test(test_initialisers_train_by_name), cmocka_unit_test(test_zeros_train_by_name),
       cmocka_unit_test(test_names_that_a_loss_needs),    cmocka_unit_test(test_patterns_without_match),
       cmocka_unit_test(test_weights_of_another_shape),   cmocka_unit_test(test_weights_of_another_type),
-      cmocka_unit_test(test_weights_of_branches),
+      cmocka_unit_test(test_weights_of_branches),        cmocka_unit_test(test_update_of_another_type),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

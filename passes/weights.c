@@ -23,7 +23,7 @@ static bool is_plain_float(kva_dtype t) {
   return kva_dtype_is_float(t) && kva_dtype_bits(t) >= 16;
 }
 
-static bool fits(const kva_type *type, const kva_tensor_data *t) {
+static bool type_fits(const kva_type *type, const kva_tensor_data *t) {
   bool converts = is_plain_float(type->dtype) && is_plain_float(t->dtype);
   if ((t->dtype != type->dtype && !converts) || t->rank != type->rank) return false;
   for (uint32_t d = 0; d < t->rank; d++)
@@ -32,7 +32,7 @@ static bool fits(const kva_type *type, const kva_tensor_data *t) {
 }
 
 static kva_status check_type(source *s, const char *name, const kva_type *type, const kva_tensor_data *t) {
-  if (fits(type, t)) return KVA_OK;
+  if (type_fits(type, t)) return KVA_OK;
   kva_text want = {0}, has = {0};
   kva_type_print(type, &want);
   kva_text_add(&has, "%s[", kva_dtype_name(t->dtype));

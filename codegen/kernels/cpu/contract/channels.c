@@ -62,12 +62,12 @@ typedef struct channels {
   tiling t;
   uint32_t axes; /* spatial axes of the node */
   bool product, depthwise;
-  bool direct;                              /* windows are read from where they lie */
-  bool planes;                              /* a patch has a plane for each channel, as the image */
-  kva_dtype sum;                            /* float, or int32 of bytes */
-  int64_t word, size;                       /* channels that a step takes, bytes of one */
-  int64_t vectors, panel, group_panels;     /* panels of one group */
-  int64_t patch_rows, patch_columns, pitch; /* channels of a position */
+  bool direct;                          /* windows are read from where they lie */
+  bool planes;                          /* a patch has a plane for each channel, as the image */
+  kva_dtype sum;                        /* float, or int32 of bytes */
+  int64_t word, size;                   /* channels that a step takes, bytes of one */
+  int64_t vectors, panel, group_panels; /* panels of one group */
+  int64_t patch_rows, patch_columns;
   kva_kbuf *patch, *acc, *block;
   /* of an item and a block of it */
   const kva_expr *image, *group, *first_panel, *n_panels;
@@ -159,8 +159,12 @@ static int64_t image_step(const channels *x, int axis) {
 static int64_t patch_extent(const channels *x, int axis, int64_t results) {
   return (results - 1) * patch_stride(x, axis) + (x->g.kernel[axis] - 1) * x->g.dilation[axis] + 1;
 }
+/* Channels of a position in what an item reads. */
+static int64_t pitch(const channels *x) {
+  return x->depthwise ? x->t.panels * x->panel : x->g.channels;
+}
 static int64_t patch_elements(const channels *x, int64_t rows, int64_t columns) {
-  return patch_extent(x, 0, rows) * patch_extent(x, 1, columns) * x->pitch;
+  return patch_extent(x, 0, rows) * patch_extent(x, 1, columns) * pitch(x);
 }
 
 /* A patch stays in the second cache beside panels. */
@@ -180,7 +184,7 @@ static int64_t positions_known(const channels *x) {
 static double tile_cycles(const channels *x, int64_t positions) {
   if (x->depthwise) return (double)(positions * x->vectors);
   double step = kva_contract_step_cycles(x->l->target, x->sum, positions, x->vectors);
-  double image = kva_contract_rows_cycles(positions, x->pitch * x->size);
+  double image = kva_contract_rows_cycles(positions, pitch(x) * x->size);
   return image > step ? image : step;
 }
 
@@ -223,9 +227,7 @@ static int64_t even_block(int64_t all, int64_t most, int64_t tile) {
 /* Of a depthwise convolution as many as a tile's patch has room for. */
 static void choose_channels(channels *x) {
   x->t.panels = x->group_panels;
-  for (x->pitch = x->t.panels * x->panel; patch_elements(x, x->t.rows, x->t.columns) > most_copied(x);
-       x->pitch = x->t.panels * x->panel)
-    x->t.panels = kva_ceil_div(x->t.panels, 2);
+  while (patch_elements(x, x->t.rows, x->t.columns) > most_copied(x)) x->t.panels = kva_ceil_div(x->t.panels, 2);
 }
 
 static int64_t panel_bytes(const channels *x) {
@@ -254,7 +256,7 @@ static void split_rows(channels *x) {
 
 /* The work of fewer panels is worth what a block copies. Depthwise, a panel reads channels of its own. */
 static bool may_split_panels(const channels *x) {
-  double copied = (double)patch_elements(x, x->t.block_rows, x->t.block_columns) / (double)x->pitch;
+  double copied = (double)patch_elements(x, x->t.block_rows, x->t.block_columns) / (double)pitch(x);
   double products = (double)(x->t.block_rows * x->t.block_columns * x->g.kernel[0] * x->g.kernel[1] * x->panel);
   if (x->t.panels == 1) return false;
   return x->depthwise || x->product || x->direct ||
@@ -270,13 +272,12 @@ static void share_out(channels *x) {
   x->t.blocks = blocks_known(x);
   while (items_known(x) < WANTED_ITEMS) {
     read[0] =
-        positions_known(x) * x->g.stride[0] * x->g.stride[1] * x->pitch * kva_ceil_div(x->group_panels, x->t.panels);
+        positions_known(x) * x->g.stride[0] * x->g.stride[1] * pitch(x) * kva_ceil_div(x->group_panels, x->t.panels);
     read[1] = x->group_panels * panel_bytes(x) / x->size * kva_ceil_div(blocks_known(x), x->t.blocks);
     bool panels = may_split_panels(x);
     if (!panels && x->t.blocks == 1) return;
     int64_t *less = panels && (x->t.blocks == 1 || read[0] < read[1]) ? &x->t.panels : &x->t.blocks;
     *less = kva_ceil_div(*less, 2);
-    if (x->depthwise) x->pitch = x->t.panels * x->panel;
   }
 }
 
@@ -300,7 +301,7 @@ static void choose_patch_blocks(channels *x) {
 }
 
 static void choose_direct_blocks(channels *x) {
-  x->t.panels = x->group_panels, x->pitch = x->t.panels * x->panel;
+  x->t.panels = x->group_panels;
   x->t.block_rows = x->g.out[0], x->t.block_columns = x->g.out[1];
 }
 
@@ -319,12 +320,10 @@ static void choose_blocks(channels *x) {
 static channels channels_of(kva_lower *l, const kva_node *n) {
   channels x = {.l = l, .n = n, .kb = l->kb, .e = l->kb->exprs, .g = geometry_of(n)};
   x.axes = n->results[0].type->rank - 2;
-  x.panel = x.pitch = kva_panel_of(kva_operand(n, 1));
+  x.panel = kva_panel_of(kva_operand(n, 1));
+  x.t.panels = 1;
   x.depthwise = x.g.groups > 1 && x.g.channels == 1 && x.g.filters == 1;
-  if (x.depthwise)
-    x.g.filters = x.g.groups, x.g.groups = 1;
-  else
-    x.pitch = x.g.channels;
+  if (x.depthwise) x.g.filters = x.g.groups, x.g.groups = 1;
   x.sum = kva_k_compute_type(n->results[0].type->dtype);
   x.word = x.sum == KVA_I32 ? KVA_CODES_PER_WORD : 1;
   x.size = (int64_t)sizeof(float) / x.word;
@@ -362,7 +361,7 @@ const char *kva_cpu_channels_refuses(kva_lower *l, const kva_node *n) {
 static const kva_expr *patch_at(const channels *x, const kva_expr *row, const kva_expr *column, const kva_expr *c) {
   const kva_expr *position = plus(x, times(x, row, x->patch_columns), column);
   if (x->planes) return plus(x, times(x, c, x->patch_rows * x->patch_columns), position);
-  return plus(x, times(x, position, x->pitch), c);
+  return plus(x, times(x, position, pitch(x)), c);
 }
 
 static const kva_expr *clamped(const channels *x, const kva_expr *index, int64_t n) {
@@ -404,8 +403,8 @@ static void copy_element(const channels *x, const kva_expr *row, const kva_expr 
 static void copy_patch(const channels *x) {
   bool last = has_channels_last(x);
   kva_kloop *row = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->patch_rows), "row");
-  kva_kloop *outer = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, last ? x->patch_columns : x->pitch), "outer");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, last ? x->pitch : x->patch_columns), "j");
+  kva_kloop *outer = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, last ? x->patch_columns : pitch(x)), "outer");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, last ? pitch(x) : x->patch_columns), "j");
   copy_element(x, row->var, last ? outer->var : j->var, last ? j->var : outer->var);
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, outer);
@@ -766,7 +765,7 @@ void kva_cpu_channels_emit(kva_lower *l, const kva_node *n) {
   const kva_expr *all = kva_expr_mul(x.e, blocks[0], blocks[1]);
   if (!x.product) all = kva_expr_mul(x.e, all, n->results[0].type->dims[0]);
   if (!x.product && !x.direct)
-    x.patch = kva_k_local(x.kb, "patch", kva_operand_type(n, 0)->dtype, x.patch_rows * x.patch_columns * x.pitch);
+    x.patch = kva_k_local(x.kb, "patch", kva_operand_type(n, 0)->dtype, x.patch_rows * x.patch_columns * pitch(&x));
   x.block = kva_k_local(x.kb, "block", x.sum, x.t.rows * x.t.columns * x.panel);
   x.acc = kva_k_local(x.kb, "acc", x.sum, x.t.rows * x.t.columns * x.panel);
   const kva_expr *items =

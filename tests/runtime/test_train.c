@@ -173,10 +173,10 @@ static void misfits_are_explained(void **unused) {
   expect_failure(&a, &options, "at least one row");
 }
 
-static void symbols_can_be_given(void **unused) {
-  (void)unused;
+/* Trains the sample whose first extent is called `symbol`, and expects inputs of so many rows. */
+static void train_rows(const char *symbol, const kva_train_options *options, int64_t rows) {
   kva_program programs[1] = {sample_programs[P_TRAIN]};
-  programs[0].symbols = (const char *const[]){"N"};
+  programs[0].symbols = (const char *const[]){symbol};
   kva_artifact a = sample_artifact;
   a.programs = programs;
   a.n_programs = 1;
@@ -184,33 +184,24 @@ static void symbols_can_be_given(void **unused) {
   assert_int_equal(kva_session_create(&a, NULL, NULL, &s), KVA_OK);
   int64_t never = 0;
   kva_data_source line = {.name = "line", .fill = fill_line, .self = &never};
-  const kva_symbol_value n = {"N", 12};
-  kva_train_options options = {.steps = 3, .batch = 1, .n_symbols = 1, .symbols = &n, .schedule = {.lr = 0.1}};
-  assert_int_equal(kva_train(s, &line, &options, NULL), KVA_OK);
+  assert_int_equal(kva_train(s, &line, options, NULL), KVA_OK);
   kva_memory_report memory;
   kva_session_memory(s, 0, &memory);
-  assert_int_equal(memory.inputs, 12 * 12 + 12 * 4 + 4);
+  assert_int_equal(memory.inputs, rows * 12 + rows * 4 + 4);
   kva_session_destroy(s);
+}
+
+static void symbols_can_be_given(void **unused) {
+  (void)unused;
+  const kva_symbol_value n = {"N", 12};
+  train_rows("N", &(kva_train_options){.steps = 3, .batch = 1, .n_symbols = 1, .symbols = &n, .schedule = {.lr = 0.1}},
+             12);
 }
 
 /* ONNX files name the batch as they like. */
 static void the_first_extent_of_all_inputs_is_the_batch(void **unused) {
   (void)unused;
-  kva_program programs[1] = {sample_programs[P_TRAIN]};
-  programs[0].symbols = (const char *const[]){"batch_size"};
-  kva_artifact a = sample_artifact;
-  a.programs = programs;
-  a.n_programs = 1;
-  kva_session *s;
-  assert_int_equal(kva_session_create(&a, NULL, NULL, &s), KVA_OK);
-  int64_t never = 0;
-  kva_data_source line = {.name = "line", .fill = fill_line, .self = &never};
-  kva_train_options options = {.steps = 3, .batch = 6, .schedule = {.lr = 0.1}};
-  assert_int_equal(kva_train(s, &line, &options, NULL), KVA_OK);
-  kva_memory_report memory;
-  kva_session_memory(s, 0, &memory);
-  assert_int_equal(memory.inputs, 6 * 12 + 6 * 4 + 4);
-  kva_session_destroy(s);
+  train_rows("batch_size", &(kva_train_options){.steps = 3, .batch = 6, .schedule = {.lr = 0.1}}, 6);
 }
 
 static void schedules(void **unused) {
